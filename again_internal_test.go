@@ -8,7 +8,7 @@ import (
 )
 
 // A stop whose time is over leaves its runs to the next stop, which must not end the process.
-func TestStopAfterAStopThatTimedOutEndsRuns(t *testing.T) {
+func TestStopAfterTimedOutStopEndsRuns(t *testing.T) {
 	var a again
 	running, r, err := a.begin(t.Context())
 	require.NoError(t, err)

@@ -16,9 +16,9 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// TestNoRejectedRecordRunsAgainWhileTheInboxStops proves contract 7.6: a stop waits for what it lets begin, so nothing
+// TestStoppingInboxRerunsNoRejectedRecord proves contract 7.6: a stop waits for what it lets begin, so nothing
 // begins until all of it has stopped.
-func TestNoRejectedRecordRunsAgainWhileTheInboxStops(t *testing.T) {
+func TestStoppingInboxRerunsNoRejectedRecord(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		began, release := make(chan struct{}), make(chan struct{})
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(),

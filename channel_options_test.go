@@ -20,8 +20,8 @@ func having(set func(o *inbox.ChannelOptions)) inbox.ChannelOption {
 	return inbox.ConfigureChannel(set)
 }
 
-// TestEveryMistakeOfAChannelsOptionsIsNamed proves contract 9.
-func TestEveryMistakeOfAChannelsOptionsIsNamed(t *testing.T) {
+// TestEveryChannelOptionErrorIsReported proves contract 9.
+func TestEveryChannelOptionErrorIsReported(t *testing.T) {
 	kafka, on := inbox.Kafka(unreachableKafka), inbox.On("t", nothing("a"))
 	for name, tc := range map[string]struct {
 		opts []inbox.ChannelOption
@@ -61,7 +61,7 @@ func TestEveryMistakeOfAChannelsOptionsIsNamed(t *testing.T) {
 	}
 }
 
-func TestChannelsOptionsBeginWithThoseOfTheInbox(t *testing.T) {
+func TestChannelInheritsInboxOptions(t *testing.T) {
 	var seen []inbox.ChannelOptions
 	channel := inbox.Channel("events", inbox.On("t", nothing("a")), having(nil), having(func(o *inbox.ChannelOptions) {
 		seen = append(seen, *o)
@@ -82,9 +82,9 @@ func TestChannelsOptionsBeginWithThoseOfTheInbox(t *testing.T) {
 	}
 }
 
-// TestChannelHasPoliciesOfItsOwn proves contract 9: what one channel declares changes nothing for
+// TestChannelPoliciesAreIndependent proves contract 9: what one channel declares changes nothing for
 // another, in one accept of both.
-func TestChannelHasPoliciesOfItsOwn(t *testing.T) {
+func TestChannelPoliciesAreIndependent(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		fail := func(context.Context, inboxtest.Bytes) error { return errors.New("no") }
 		ib := inboxtest.New(t, d.DB,
@@ -122,7 +122,7 @@ func TestChannelHasPoliciesOfItsOwn(t *testing.T) {
 }
 
 // Contract 4.4.
-func TestChannelsOfANamespaceCannotMakeTheSameIDOfDifferentKeys(t *testing.T) {
+func TestSharedNamespaceRefusesAmbiguousIDs(t *testing.T) {
 	declare := func(second string, id envelope.IDStrategy) error {
 		channel := func(name, group string) inbox.Option {
 			return inbox.Channel(name, inbox.IDNamespace("shop"), inbox.On("t", nothing(group)),

@@ -30,7 +30,7 @@ func (h *graphHandler) Handle(_ context.Context, m inboxtest.Bytes) error {
 	return nil
 }
 
-func TestEveryMistakeOfADeclarationIsNamed(t *testing.T) {
+func TestEveryDeclarationErrorIsReported(t *testing.T) {
 	long := strings.Repeat("x", 201)
 	for name, tc := range map[string]struct {
 		inbox string
@@ -122,7 +122,7 @@ func kafkaChannel(channel, letters string) inbox.Option {
 	}))
 }
 
-func TestEveryOptionOutOfRangeIsNamedWithWhatIsAllowed(t *testing.T) {
+func TestOptionErrorsStateTheAllowedRange(t *testing.T) {
 	const positive = ": must be more than 0"
 	for want, set := range map[string]func(o *inbox.Options){
 		"option MaxRetries = -1: must be 0 or more": func(o *inbox.Options) { o.Processor.MaxRetries = -1 },
@@ -273,7 +273,7 @@ func TestUnusableDatabaseIsAnError(t *testing.T) {
 	}))
 }
 
-func TestValidateChecksInboxesAgainstEachOther(t *testing.T) {
+func TestValidateFindsConflictsBetweenInboxes(t *testing.T) {
 	shared, own := fxtest.OpenDB(t), fxtest.OpenDB(t)
 	build := func(name string, db *gorm.DB, opts ...inbox.Option) *inbox.Inbox {
 		ib, err := inbox.New(name, db, opts...)

@@ -18,7 +18,7 @@ import (
 
 // The packages that an application on PostgreSQL imports need no module that only tests or other databases need. Such a
 // module is in this module's go.mod, but Go prunes it from the application's, because no imported package needs it.
-func TestApplicationsOnPostgreSQLGetNoModuleOfTestsOrOfOtherDatabases(t *testing.T) {
+func TestPostgreSQLApplicationsNeedNoTestOrOtherDatabaseModules(t *testing.T) {
 	t.Parallel()
 	list := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}",
 		".", "./handler", "./models", "./envelope", "./kafkaconsumer", "./ops", "./dashboard", "./idempotent",

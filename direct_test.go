@@ -34,7 +34,7 @@ func directChannel(opts ...inbox.ChannelOption) inbox.Option {
 }
 
 // Contract 10.4: New and Module report the same mistakes.
-func TestEveryMistakeOfADirectChannelIsNamed(t *testing.T) {
+func TestEveryDirectChannelErrorIsReported(t *testing.T) {
 	with := func(h *inbox.HandlerSpec) []inbox.Option { return []inbox.Option{directChannel(inbox.On("t", h))} }
 	batch := func(context.Context, []inboxtest.Bytes) error { return nil }
 	txBatch := func(context.Context, *gorm.DB, []inboxtest.Bytes) error { return nil }
@@ -116,7 +116,7 @@ func TestEveryMistakeOfADirectChannelIsNamed(t *testing.T) {
 }
 
 // A handler of the Fx graph is checked when the graph has built it.
-func TestDirectChannelRefusesABatchHandlerOfTheGraph(t *testing.T) {
+func TestDirectChannelRefusesBatchHandlerFromGraph(t *testing.T) {
 	err := startError(namedDB("orders", fxtest.OpenDB(t)), fx.Supply(&batchOfGraph{}),
 		inbox.Module("orders", inbox.Configure(func(o *inbox.Options) { o.Migrate = true }),
 			directChannel(inbox.On("t", inbox.FromBatch[*batchOfGraph]("a", 10)))))
@@ -124,7 +124,7 @@ func TestDirectChannelRefusesABatchHandlerOfTheGraph(t *testing.T) {
 		`inbox "orders": channel "events", type "t", handler "a": a batch handler is not supported in Direct mode`)
 }
 
-func TestSupportedOptionsOfADirectChannelAreAccepted(t *testing.T) {
+func TestDirectChannelAcceptsSupportedOptions(t *testing.T) {
 	h := nothing("a", handler.LegacyKeys("b"), handler.Timeout(time.Minute), handler.MaxRetries(3),
 		handler.Backoff(func(int) time.Duration { return 0 }),
 		handler.Use(func(ctx context.Context, _ handler.Call, next func(context.Context) error) error { return next(ctx) }))

@@ -108,7 +108,7 @@ func TestEachOptionCanComeFromTheGraph(t *testing.T) {
 	require.NoError(t, o.Can(ops.ActionReplay))
 }
 
-func TestMistakesInWhatTheGraphGivesFailTheStartTogether(t *testing.T) {
+func TestStartReportsAllErrorsInInjectedValues(t *testing.T) {
 	broken := errors.New("no such secret")
 	err := startError(namedDB("orders", fxtest.OpenDB(t)), fx.Supply(&settings{}),
 		inbox.Module("orders",
@@ -140,7 +140,7 @@ func TestMistakesInWhatTheGraphGivesFailTheStartTogether(t *testing.T) {
 	}
 }
 
-func TestWhatTheGraphGivesTwoModulesIsCheckedAcrossThem(t *testing.T) {
+func TestInjectedValuesAreCheckedAcrossModules(t *testing.T) {
 	group := func(channel, key string) inbox.Option {
 		return inbox.Channel(channel, inbox.On("t", nothing(key)), inbox.InjectChannel(func(cfg *settings) inbox.ChannelOption {
 			return inbox.Kafka(kafkaconsumer.Config{Brokers: cfg.Brokers, GroupID: "g", Topics: []string{"t1"}})
@@ -179,12 +179,12 @@ func TestInjectedFunctionsAreCheckedBeforeTheGraphIsKnown(t *testing.T) {
 }
 
 // What is known in code is checked although the graph may add to it.
-func TestValidateAppFindsMistakesBesideInjectedOptions(t *testing.T) {
+func TestValidateAppFindsErrorsDespiteInjectedOptions(t *testing.T) {
 	injects := inbox.Inject(func(*settings) inbox.Option { return nil })
 	database := namedDB("orders", nil)
 	for want, app := range map[string]fx.Option{
 		"missing type: *inbox_test.settings": inbox.Module("orders", injects, inboxtest.Handlers(nothing("a"))),
-		`failed to build inbox.injected[name="inbox orders, inbox.Inject 1: github.com/gorm-inbox/inbox_test.TestValidateAppFindsMistakesBesideInjectedOptions.func1"]`: inbox.Module("orders",
+		`failed to build inbox.injected[name="inbox orders, inbox.Inject 1: github.com/gorm-inbox/inbox_test.TestValidateAppFindsErrorsDespiteInjectedOptions.func1"]`: inbox.Module("orders",
 			injects, inboxtest.Handlers(nothing("a"))),
 		`failed to build inbox.injected[name="inbox orders, channel c, inbox.InjectChannel 1: `: inbox.Module("orders",
 			inbox.Channel("c", inbox.On("t", nothing("a")), inbox.InjectChannel(func(*settings) inbox.ChannelOption { return nil }))),
@@ -240,7 +240,7 @@ func TestFeaturesAddChannelsAndHandlersToAnInbox(t *testing.T) {
 	}
 }
 
-func TestMistakesOfAFeatureAreNamed(t *testing.T) {
+func TestFeatureErrorsAreReported(t *testing.T) {
 	module := fx.Options(namedDB("orders", fxtest.OpenDB(t)), inbox.Module("orders", inboxtest.Handlers(nothing("a"))))
 	known := inbox.Subscribe("c", "t", nothing("b"))
 	for name, tc := range map[string]struct {
@@ -284,7 +284,7 @@ func TestMistakesOfAFeatureAreNamed(t *testing.T) {
 }
 
 // Contract 10.4: with Extended no one can know before the start whether a feature adds what is missing.
-func TestAnInboxMayLeaveItsChannelsAndHandlersToFeatures(t *testing.T) {
+func TestFeaturesMayDeclareAllChannelsAndHandlers(t *testing.T) {
 	database := namedDB("orders", fxtest.OpenDB(t))
 	extended := inbox.Module("orders", inbox.Configure(migrate), inbox.Extended(), inbox.Channel("events"))
 	feature := inbox.Extend("orders", inbox.Subscribe("events", "t", nothing("a")))
@@ -396,7 +396,7 @@ func (r *reorder) Handle(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) er
 	return err
 }
 
-func TestAHandlerGetsItsOwnInboxByAFunction(t *testing.T) {
+func TestHandlerReceivesItsInboxThroughAFunction(t *testing.T) {
 	names := fx.ParamTags(`name:"orders"`, `name:"orders"`)
 	module := inbox.Module("orders", inbox.Configure(migrate),
 		inbox.Channel("c", inbox.On("t", inbox.FromTx[*reorder]("again")), inbox.On("u", nothing("last"))))
@@ -453,7 +453,7 @@ func TestTwoInboxesMayNeedEachOther(t *testing.T) {
 }
 
 // Contract 9: a channel's options begin with those of the inbox, also where a feature declares the channel.
-func TestChannelsOfFeaturesHaveTheInboxesOptions(t *testing.T) {
+func TestFeatureChannelsInheritInboxOptions(t *testing.T) {
 	var ib *inbox.Inbox
 	app := fx.New(fx.NopLogger, namedDB("orders", testenv.SQLite(t)), fx.Supply(settings{Brokers: []string{"localhost:9092"}}),
 		fx.Invoke(fx.Annotate(func(its *inbox.Inbox) { ib = its }, fx.ParamTags(`name:"orders"`))),

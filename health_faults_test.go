@@ -30,7 +30,7 @@ func reason(ib *inbox.Inbox, code string) *ops.HealthReason {
 }
 
 // Contract 11.5. SQLite has no clock of its own.
-func TestWorkerWhoseClockIsWrongIsDegradedAndLogsThatOnce(t *testing.T) {
+func TestWrongClockDegradesWorkerAndIsLoggedOnce(t *testing.T) {
 	for name, c := range map[string]struct {
 		by     time.Duration
 		detail string
@@ -59,7 +59,7 @@ func TestWorkerWhoseClockIsWrongIsDegradedAndLogsThatOnce(t *testing.T) {
 }
 
 // Contract 11.5.
-func TestProgramsWithOtherHandlersAreNamedOnceADeployIsOver(t *testing.T) {
+func TestDifferingHandlersAreReportedAfterADeploy(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		const said = "another program processes this inbox with other handlers"
 		start := func(grace time.Duration, log inbox.Option, keys ...string) {
@@ -90,7 +90,7 @@ func TestProgramsWithOtherHandlersAreNamedOnceADeployIsOver(t *testing.T) {
 }
 
 // Contract 11.5: the processes of the deploy that adds a handler say so, and no later one does.
-func TestNewHandlersAreLoggedByTheDeployThatAddsThem(t *testing.T) {
+func TestDeployLogsTheHandlersItAdds(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		const said = "handlers are new"
 		began := int64(0)
@@ -205,7 +205,7 @@ func TestHealthReasonsHoldNoPasswords(t *testing.T) {
 }
 
 // Contract 5.9, 11.5: without the grants, claims of a frozen worker would stay locked.
-func TestWorkerThatCannotEndSessionsOfAnothersRoleLogsThatUntilItCan(t *testing.T) {
+func TestWorkerLogsThatItCannotEndSessionsOfAnotherRole(t *testing.T) {
 	dsn := testenv.PostgresDSN(t)
 	work := func(db *gorm.DB, opts ...inbox.Option) *inbox.Inbox {
 		return inboxtest.New(t, db, append(opts, inboxtest.Brisk(),

@@ -12,7 +12,7 @@ import (
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
-func TestHaltsOfThousandsOfPartitionsAreNamedUpToABound(t *testing.T) {
+func TestHealthListsABoundedNumberOfHaltedPartitions(t *testing.T) {
 	c := kafkaconsumer.Health{Channel: "orders", Partitions: make([]kafkaconsumer.PartitionHealth, 10_000)}
 	for i := range c.Partitions {
 		c.Partitions[i] = kafkaconsumer.PartitionHealth{Topic: "orders", Partition: i, Halted: errors.New("a bad record")}

@@ -143,7 +143,7 @@ func TestPausedHandlersDoNotDegradeHealth(t *testing.T) {
 	})
 }
 
-func TestOldestDueStatusDegradesHealthWhileOthersGoOn(t *testing.T) {
+func TestOldDueStatusDegradesHealthWhileOthersProgress(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		b := newBlocking()
 		defer close(b.leave)
@@ -209,7 +209,7 @@ func TestPoisonRateDegradesHealthForItsWindow(t *testing.T) {
 
 // Contract 11.5: where statuses are tried many times before they are poisoned,
 // those attempts are no statuses that ended well.
-func TestPoisonRateIsOfStatusesNotOfAttempts(t *testing.T) {
+func TestPoisonRateCountsStatusesNotAttempts(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib, clock := watchedInbox(t, d, inboxtest.Handlers(inboxtest.Do("h", func(context.Context, inboxtest.Bytes) error {
 			return handler.RetryAfter(time.Second, errors.New("away"))
@@ -232,7 +232,7 @@ func TestPoisonRateIsOfStatusesNotOfAttempts(t *testing.T) {
 }
 
 // A meter provider that waits for what it collects must not hold up the stop.
-func TestStopKeepsItsDeadlineWhateverTheMeterProviderDoes(t *testing.T) {
+func TestBlockedMeterProviderDoesNotDelayStop(t *testing.T) {
 	provider := hangingMeters{release: make(chan struct{})}
 	defer close(provider.release)
 	ib := inboxtest.New(t, fxtest.OpenDB(t), inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
@@ -279,7 +279,7 @@ func (r hangingRegistration) Unregister() error {
 
 // SQLite has one writer and no locks on rows; and there the test's clock would
 // end the lease.
-func TestProcessThatRunsNothingIsNotLive(t *testing.T) {
+func TestProcessWithoutProgressIsNotLive(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		ib, clock := watchedInbox(t, d, inbox.Configure(func(o *inbox.Options) {
 			o.Processor.PollingInterval = 50 * time.Millisecond
@@ -359,7 +359,7 @@ func TestExclusiveWorkerWithoutTheLockIsHealthy(t *testing.T) {
 }
 
 // Contract 11.5: what happened since the last sample is unknown.
-func TestASampleIsJudgedAsOfWhenItWasTaken(t *testing.T) {
+func TestHealthJudgesASampleAsOfItsTime(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		b := newBlocking()
 		defer close(b.leave)
@@ -384,7 +384,7 @@ func TestASampleIsJudgedAsOfWhenItWasTaken(t *testing.T) {
 	})
 }
 
-func TestHealthGoesWithoutTheDatabase(t *testing.T) {
+func TestHealthNeedsNoDatabase(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ib, clock := watchedInbox(t, d, inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		inboxtest.Start(t, ib)
@@ -429,7 +429,7 @@ func TestHealthOptionsAreChecked(t *testing.T) {
 	}
 }
 
-func TestWorkThatWaitsInMemoryIsDueToo(t *testing.T) {
+func TestMessagesQueuedInMemoryCountAsDue(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		b := newBlocking()
 		ib, clock := watchedInbox(t, d, inbox.Configure(func(o *inbox.Options) {
@@ -452,7 +452,7 @@ func TestWorkThatWaitsInMemoryIsDueToo(t *testing.T) {
 }
 
 // Contract 11.1: whether work flows is what an operator asks first.
-func TestOverviewShowsWhatEndedWithinTheLastHour(t *testing.T) {
+func TestOverviewShowsResultsOfTheLastHour(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib, clock := watchedInbox(t, d, inboxtest.Handlers(inboxtest.Do("h",
 			func(_ context.Context, m inboxtest.Bytes) error {
@@ -500,7 +500,7 @@ func TestOverviewShowsWhatEndedWithinTheLastHour(t *testing.T) {
 	})
 }
 
-func TestStopPastItsDeadlineDoesNotReportComponentsThatEndAtOnce(t *testing.T) {
+func TestLateStopOmitsComponentsThatEndImmediately(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(nothing("h")))
 		require.NoError(t, ib.Start(t.Context()))

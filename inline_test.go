@@ -25,7 +25,7 @@ func inlineChannel(options []inbox.InlineOption, handlers ...*inbox.HandlerSpec)
 func byContent(m inboxtest.Bytes) (string, error) { return string(m.Payload), nil }
 
 // Contract 10.4: New and Module report the same mistakes.
-func TestEveryMistakeOfAnInlineChannelIsNamed(t *testing.T) {
+func TestEveryInlineChannelErrorIsReported(t *testing.T) {
 	with := func(h *inbox.HandlerSpec) []inbox.Option { return []inbox.Option{inlineChannel(nil, h)} }
 	declaring := func(options ...inbox.InlineOption) []inbox.Option {
 		return []inbox.Option{inlineChannel(options, nothing("a"))}
@@ -113,7 +113,7 @@ func TestEveryMistakeOfAnInlineChannelIsNamed(t *testing.T) {
 	}
 }
 
-func TestSupportedOptionsOfAnInlineChannelAreAccepted(t *testing.T) {
+func TestInlineChannelAcceptsSupportedOptions(t *testing.T) {
 	memory, err := memstore.New()
 	require.NoError(t, err)
 	h := nothing("a", handler.LegacyKeys("b"), handler.Timeout(time.Minute), handler.MaxRetries(3),

@@ -34,7 +34,7 @@ func isolationWarnings(logs *observer.ObservedLogs) []observer.LoggedEntry {
 
 // Two workers process messages that four callers accept concurrently. All transactional handlers change one row, which
 // above READ COMMITTED only one of them could commit.
-func TestLoadChargesNothingWhateverTheDefaultIsolation(t *testing.T) {
+func TestLoadChargesNoAttemptUnderAnyIsolation(t *testing.T) {
 	inboxtest.OnStrictPostgres(t, func(t *testing.T, d *inboxtest.Database, level string) {
 		const messages, chunk = 200, 10
 		keys := []string{"group", "ordered", "plain", "tx"}
@@ -120,7 +120,7 @@ func TestLoadChargesNothingWhateverTheDefaultIsolation(t *testing.T) {
 }
 
 // Operators retry and discard while workers claim and complete the retried statuses.
-func TestOperatorsActWhateverTheDefaultIsolation(t *testing.T) {
+func TestOperatorActionsWorkUnderAnyIsolation(t *testing.T) {
 	inboxtest.OnStrictPostgres(t, func(t *testing.T, d *inboxtest.Database, _ string) {
 		const messages = 40
 		var passes atomic.Bool
@@ -190,7 +190,7 @@ func TestOperatorsActWhateverTheDefaultIsolation(t *testing.T) {
 }
 
 // A program that only calls ProcessPending never starts the inbox.
-func TestDrainingNeedsNoStartWhateverTheDefaultIsolation(t *testing.T) {
+func TestDrainWithoutStartWorksUnderAnyIsolation(t *testing.T) {
 	inboxtest.OnStrictPostgres(t, func(t *testing.T, d *inboxtest.Database, _ string) {
 		log, logs := inboxtest.Observe()
 		ib := inboxtest.New(t, d.DB, log, inboxtest.Handlers(inboxtest.Tx("h",
@@ -205,8 +205,8 @@ func TestDrainingNeedsNoStartWhateverTheDefaultIsolation(t *testing.T) {
 	})
 }
 
-func TestStartWarnsOfTheDefaultIsolation(t *testing.T) {
-	t.Run("once, with whose setting it is", func(t *testing.T) {
+func TestStartWarnsAboutDefaultIsolation(t *testing.T) {
+	t.Run("once, with the source of the setting", func(t *testing.T) {
 		inboxtest.OnStrictPostgres(t, func(t *testing.T, d *inboxtest.Database, level string) {
 			log, logs := inboxtest.Observe()
 			ib := inboxtest.New(t, d.DB, log, inbox.Configure(func(o *inbox.Options) {
@@ -242,7 +242,7 @@ func TestStartWarnsOfTheDefaultIsolation(t *testing.T) {
 	})
 }
 
-func TestTransactionsOfHandlersHaveTheirIsolation(t *testing.T) {
+func TestHandlerTransactionsUseTheirIsolation(t *testing.T) {
 	inboxtest.OnStrictPostgres(t, func(t *testing.T, d *inboxtest.Database, strict string) {
 		for want, options := range map[string][]inbox.Option{
 			"read committed":  nil,
@@ -273,7 +273,7 @@ func TestTransactionsOfHandlersHaveTheirIsolation(t *testing.T) {
 }
 
 // Two handlers each read what the other writes, so one of them must not commit. PostgreSQL reports that at its COMMIT.
-func TestSerializationFailureAtTheCommitIsRepeatedUncharged(t *testing.T) {
+func TestSerializationFailureAtCommitIsRepeatedUncharged(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		inboxtest.Exec(t, d.DB, "CREATE TABLE duties (name text PRIMARY KEY, present boolean NOT NULL)")
 		for _, group := range []bool{false, true} {
@@ -333,7 +333,7 @@ func TestSerializationFailureAtTheCommitIsRepeatedUncharged(t *testing.T) {
 	})
 }
 
-func TestTxIsolationThatCannotBeIsRefused(t *testing.T) {
+func TestUnsupportedTxIsolationIsRefused(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		refused := map[sql.IsolationLevel]string{
 			sql.LevelLinearizable:    "option TxIsolation = Linearizable: must be Default, Read Committed, Repeatable Read or Serializable",

@@ -9,8 +9,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
-// TestStartWarnsThatPostgresCompilesEarly proves contract 3.7.
-func TestStartWarnsThatPostgresCompilesEarly(t *testing.T) {
+// TestStartWarnsAboutLowJITThreshold proves contract 3.7.
+func TestStartWarnsAboutLowJITThreshold(t *testing.T) {
 	t.Parallel()
 	for settings, warned := range map[string]bool{
 		"": false, "jit_above_cost=10": true, "jit_above_cost=0": true, "jit_above_cost=-1": false,

@@ -22,7 +22,7 @@ import (
 )
 
 // This test is not parallel, because it counts goroutines.
-func TestAThousandStartsAndStopsLeakNothing(t *testing.T) {
+func TestThousandStartsAndStopsLeakNothing(t *testing.T) {
 	for name, tc := range map[string]struct {
 		open   func(testing.TB) *gorm.DB
 		cycles int
@@ -81,7 +81,7 @@ func TestFailedStartLeavesNothingRunning(t *testing.T) {
 	})
 }
 
-func TestStartJudgesTheSchema(t *testing.T) {
+func TestStartChecksTheSchema(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ctx := context.Background()
 		start := func(name string) error {
@@ -108,7 +108,7 @@ func TestStartJudgesTheSchema(t *testing.T) {
 	})
 }
 
-func TestStartWarnsOfAPoolTooSmall(t *testing.T) {
+func TestStartWarnsAboutASmallPool(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		for open, warnings := range map[int]int{13: 1, 14: 0, 0: 0} {
 			log, logs := inboxtest.Observe()
@@ -123,7 +123,7 @@ func TestStartWarnsOfAPoolTooSmall(t *testing.T) {
 	})
 }
 
-func TestStartLogsLanesThatADroppedKeySplits(t *testing.T) {
+func TestStartLogsLanesSplitByADroppedKey(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		// The statuses come due after the test, so that the inboxes started here only check them.
 		const later = `UPDATE inbox_handler_statuses SET next_attempt_at = '2999-01-01 00:00:00.000000+00:00'`
@@ -168,7 +168,7 @@ func TestStartLogsLanesThatADroppedKeySplits(t *testing.T) {
 }
 
 // Contract 3.2: SQLite obeys foreign keys only where the DSN says so.
-func TestForeignKeysThatAreOffAreWarnedOf(t *testing.T) {
+func TestStartWarnsAboutDisabledForeignKeys(t *testing.T) {
 	for pragma, warnings := range map[string]int{"": 1, "&_pragma=foreign_keys(0)&_foreign_keys=0": 1,
 		"&_pragma=foreign_keys(1)&_foreign_keys=1": 0} { // each driver's own name
 		log, logs := inboxtest.Observe()
@@ -184,7 +184,7 @@ func TestForeignKeysThatAreOffAreWarnedOf(t *testing.T) {
 }
 
 // Contract 10.5: one line each, with the fields by which operators compare processes.
-func TestAStartAndAStopLogOneLine(t *testing.T) {
+func TestStartAndStopEachLogOneLine(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		observe, logs := inboxtest.Observe()
 		declared := []inbox.Option{observe, inbox.Configure(func(o *inbox.Options) { o.TablePrefix = "lines_" }),

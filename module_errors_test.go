@@ -37,7 +37,7 @@ const (
 	shipperIsMissing = "missing type: *inbox_test.shipper"
 )
 
-func TestErrorsOfTheGraphNameTheCause(t *testing.T) {
+func TestGraphErrorsNameTheCause(t *testing.T) {
 	db := fxtest.OpenDB(t)
 	ship := inboxtest.Handlers(inbox.From[*shipper]("ship"))
 	for name, tc := range map[string]struct {
@@ -81,7 +81,7 @@ func TestErrorsOfTheGraphNameTheCause(t *testing.T) {
 	}
 }
 
-func TestValidateAppFindsWhatAModuleLacks(t *testing.T) {
+func TestValidateAppFindsMissingModuleDependencies(t *testing.T) {
 	database := func(*http.Client) *gorm.DB { return nil }
 	orders := inbox.Module("orders", inboxtest.Handlers(inbox.From[*shipper]("ship")))
 	client := fx.Supply(&http.Client{})
@@ -101,7 +101,7 @@ func TestValidateAppFindsWhatAModuleLacks(t *testing.T) {
 }
 
 // Contract 10.4: Fx refuses what is declared twice without running anything, and names the inbox and the channel.
-func TestModulesAndFeaturesDeclareEachThingOnce(t *testing.T) {
+func TestDuplicateDeclarationsAcrossModulesAreRefused(t *testing.T) {
 	handlers := func(keys ...string) inbox.Option {
 		var specs []*inbox.HandlerSpec
 		for _, key := range keys {
@@ -151,7 +151,7 @@ func TestModulesAndFeaturesDeclareEachThingOnce(t *testing.T) {
 	}
 }
 
-func TestAllMistakesOfAnInboxAreReportedTogether(t *testing.T) {
+func TestAllInboxErrorsAreReportedTogether(t *testing.T) {
 	declaration := []inbox.Option{
 		inbox.Configure(func(o *inbox.Options) {
 			o.Processor.BatchSize = 0

@@ -37,7 +37,7 @@ func startError(opts ...fx.Option) error {
 	return err
 }
 
-func TestModuleMistakesFailTheStartAndAreNamed(t *testing.T) {
+func TestStartReportsModuleErrors(t *testing.T) {
 	db := fxtest.OpenDB(t)
 	fine := inboxtest.Handlers(nothing("a"))
 	for name, tc := range map[string]struct {
@@ -73,7 +73,7 @@ func TestModuleMistakesFailTheStartAndAreNamed(t *testing.T) {
 	}
 }
 
-func TestTwoModulesLiveSideBySide(t *testing.T) {
+func TestTwoModulesCoexist(t *testing.T) {
 	orders, billing := fxtest.OpenDB(t), fxtest.OpenDB(t)
 	ran := make(chan string, 10)
 	note := func(inboxName string) inbox.Option {

@@ -86,7 +86,7 @@ func TestLoadedOptionsApplyAndLaterOptionsWin(t *testing.T) {
 	require.EqualValues(t, 1, n)
 }
 
-func TestLoadedOptionsKeepWhatOnlyCodeSets(t *testing.T) {
+func TestLoadingOptionsKeepsCodeOnlyFields(t *testing.T) {
 	calls := map[string]int{}
 	note := func(name string) handler.Middleware {
 		return func(ctx context.Context, _ handler.Call, next func(context.Context) error) error {
@@ -117,7 +117,7 @@ func TestLoadedOptionsKeepWhatOnlyCodeSets(t *testing.T) {
 	require.Equal(t, map[string]int{"shared": 2, "first": 1, "second": 1}, calls, "each inbox has its own")
 }
 
-func TestLoadedOptionsThatAreZeroAreRefusedAsAWhole(t *testing.T) {
+func TestLoadedZeroOptionsAreRefused(t *testing.T) {
 	_, err := inbox.New("orders", fxtest.OpenDB(t), inbox.Configure(func(o *inbox.Options) {
 		*o = inbox.Options{}
 		o.Logger = zap.NewNop()

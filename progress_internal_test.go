@@ -7,9 +7,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestMomentIsConvertedToTheDatabasesClockByElapsedTime proves contract 6.5: this machine's clock does
+// TestTimeIsConvertedToDatabaseClockByElapsedTime proves contract 6.5: this machine's clock does
 // not count, unless it shows that more time has passed, as after a suspension.
-func TestMomentIsConvertedToTheDatabasesClockByElapsedTime(t *testing.T) {
+func TestTimeIsConvertedToDatabaseClockByElapsedTime(t *testing.T) {
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	moment := time.Now()
 	require.Nil(t, before(now, moment, time.Time{}))

@@ -11,7 +11,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
 
-func TestFailingBacklogQueryIsLoggedWhenItBeginsAndWhenItHasRecovered(t *testing.T) {
+func TestFailingBacklogQueryLogsStartAndRecovery(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		log, logs := inboxtest.Observe()
 		ib := inboxtest.New(t, d.DB, log, inbox.Configure(func(o *inbox.Options) {

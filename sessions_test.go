@@ -18,7 +18,7 @@ import (
 )
 
 // Contract 3.7: a dry run would complete statuses whose handlers have written nothing.
-func TestSessionsThatCannotWriteAreRefused(t *testing.T) {
+func TestUnwritableSessionsAreRefused(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ctx := t.Context()
 		orders := namedInbox(t, "orders", d.DB)

@@ -12,7 +12,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
 
-func TestSQLiteInMemoryIsRefusedAtStartWithADSNToUse(t *testing.T) {
+func TestStartRefusesInMemorySQLiteAndSuggestsADSN(t *testing.T) {
 	for _, driver := range []string{"sqlite", "sqlite3"} { // modernc.org/sqlite, github.com/mattn/go-sqlite3
 		for _, dsn := range []string{":memory:", "file::memory:?cache=shared", "file:shared?mode=memory&cache=shared"} {
 			t.Run(driver+" "+dsn, func(t *testing.T) {

@@ -71,7 +71,7 @@ func TestAcceptTxRefusesATransactionOfAnotherDatabase(t *testing.T) {
 	})
 }
 
-func TestAcceptTxTakesATransactionOfAnotherPoolOnTheSameDatabase(t *testing.T) {
+func TestAcceptTxAllowsTransactionOfAnotherPool(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		orders, other := namedInbox(t, "orders", d.DB), d.Another(t)
 		require.NoError(t, acceptIn(orders, other, "1"))
@@ -83,7 +83,7 @@ func TestAcceptTxTakesATransactionOfAnotherPoolOnTheSameDatabase(t *testing.T) {
 }
 
 // Contract 4.1: with the option Schema no statement depends on the search path.
-func TestAcceptTxObeysSchemaUnderAnotherSearchPath(t *testing.T) {
+func TestAcceptTxUsesSchemaDespiteSearchPath(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		in := func(schema string) *inbox.Inbox {
 			return namedInbox(t, schema, d.DB, inbox.Configure(func(o *inbox.Options) { o.Schema = schema }))
@@ -100,7 +100,7 @@ func TestAcceptTxObeysSchemaUnderAnotherSearchPath(t *testing.T) {
 }
 
 // Contract 4.1: the search path of a transaction, or of a handler, leads to no other inbox's tables.
-func TestSearchPathOfATransactionLeadsToNoOtherInbox(t *testing.T) {
+func TestSearchPathNeverSelectsAnotherInbox(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		theirs := namedInbox(t, "orders", d.DB, inbox.Configure(func(o *inbox.Options) { o.Schema = "theirs" }))
 		away := func(tx *gorm.DB) error { return tx.Exec("SET LOCAL search_path = theirs").Error }

@@ -143,7 +143,7 @@ func TestMessageIDHasOneTo200Characters(t *testing.T) {
 	})
 }
 
-func TestValuesThatNoColumnHoldsMakeAMessageInvalid(t *testing.T) {
+func TestUnstorableValuesMakeAMessageInvalid(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		long := inbox.Channel("long", inbox.On(strings.Repeat("t", 256), nothing("b")), inbox.On("bad\x00", nothing("c")))
 		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(nothing("a")), long)
@@ -208,7 +208,7 @@ func TestKnownIDWithAnotherTypeOrSourceIsAConflict(t *testing.T) {
 	})
 }
 
-func TestDuplicateWithOtherContentIsADuplicateAndCounted(t *testing.T) {
+func TestDuplicateWithDifferentContentIsCounted(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(nothing("a")))
 		inboxtest.Accept(t, ib, "1")
@@ -225,7 +225,7 @@ func TestDuplicateWithOtherContentIsADuplicateAndCounted(t *testing.T) {
 	})
 }
 
-func TestAcceptFailsAsAWholeWithoutADatabase(t *testing.T) {
+func TestAcceptFailsWithoutADatabase(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(nothing("a")))
 		ctx, cancel := context.WithCancel(context.Background())

@@ -45,7 +45,7 @@ func TestAcceptTxIsPartOfTheCallersTransaction(t *testing.T) {
 	})
 }
 
-func TestNotificationAfterTheCommitRunsTheHandlerAtOnce(t *testing.T) {
+func TestNotifyAfterCommitRunsTheHandlerImmediately(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := make(chan string, 10)
 		accepted := atomic.Int64{}

@@ -50,9 +50,9 @@ func acceptAll(t *testing.T, ib *inbox.Inbox, messages ...handler.RawMessage) (o
 	return outcomes
 }
 
-// TestMessageOfOneChannelNeverRunsAnothersHandlers proves contract 4.2, 4.4: a party that may write
+// TestMessageNeverRunsHandlersOfAnotherChannel proves contract 4.2, 4.4: a party that may write
 // to one channel's topic cannot reach another channel's handlers, whatever ID it chooses.
-func TestMessageOfOneChannelNeverRunsAnothersHandlers(t *testing.T) {
+func TestMessageNeverRunsHandlersOfAnotherChannel(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		var ran handled
 		ib := inboxtest.New(t, d.DB,
@@ -68,9 +68,9 @@ func TestMessageOfOneChannelNeverRunsAnothersHandlers(t *testing.T) {
 	})
 }
 
-// TestRenamedHandlerOnAnotherChannelRunsTheMessagesOfBoth proves that a renamed handler's other row
+// TestRenamedHandlerRunsMessagesOfBothChannels proves that a renamed handler's other row
 // is looked up by the same message and not by the same ID.
-func TestRenamedHandlerOnAnotherChannelRunsTheMessagesOfBoth(t *testing.T) {
+func TestRenamedHandlerRunsMessagesOfBothChannels(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		var ran handled
 		old := inboxtest.New(t, d.DB, inbox.Channel("a", inbox.On("t", ran.note("old"))))
@@ -82,7 +82,7 @@ func TestRenamedHandlerOnAnotherChannelRunsTheMessagesOfBoth(t *testing.T) {
 	})
 }
 
-func TestChannelsThatNameOneNamespaceShareTheirIDs(t *testing.T) {
+func TestChannelsOfOneNamespaceShareIDs(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		var ran handled
 		ib := inboxtest.New(t, d.DB,
@@ -100,9 +100,9 @@ func TestChannelsThatNameOneNamespaceShareTheirIDs(t *testing.T) {
 	})
 }
 
-// TestRenamedChannelKnowsItsMessagesByItsOldNamespace proves docs/handlers.md: under its old name,
+// TestRenamedChannelFindsMessagesByOldNamespace proves docs/handlers.md: under its old name,
 // the channel's messages are still known.
-func TestRenamedChannelKnowsItsMessagesByItsOldNamespace(t *testing.T) {
+func TestRenamedChannelFindsMessagesByOldNamespace(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		var ran handled
 		old := inboxtest.New(t, d.DB, inbox.Channel("core", inbox.On("t", ran.note("transfer"))))
@@ -116,7 +116,7 @@ func TestRenamedChannelKnowsItsMessagesByItsOldNamespace(t *testing.T) {
 	})
 }
 
-func TestSharingOfIDsIsDeclaredByEveryChannel(t *testing.T) {
+func TestEveryChannelMustDeclareSharedIDs(t *testing.T) {
 	d := inboxtest.Do("h", inboxtest.Nothing)
 	for _, c := range []struct {
 		options []inbox.ChannelOption
@@ -144,8 +144,8 @@ func TestSharingOfIDsIsDeclaredByEveryChannel(t *testing.T) {
 	require.ErrorContains(t, err, "the name is not 1 to 200 characters of valid UTF-8 without NUL")
 }
 
-// TestOtherContentUnderAKnownIDIsLoggedWithItsID proves contract 4.3.
-func TestOtherContentUnderAKnownIDIsLoggedWithItsID(t *testing.T) {
+// TestDifferentContentUnderKnownIDIsLogged proves contract 4.3.
+func TestDifferentContentUnderKnownIDIsLogged(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		log, logs := inboxtest.Observe()
 		ib := inboxtest.New(t, d.DB, log, inboxtest.Handlers(nothing("a")))
@@ -162,9 +162,9 @@ func TestOtherContentUnderAKnownIDIsLoggedWithItsID(t *testing.T) {
 	})
 }
 
-// TestOtherContentInACallersTransactionIsRefusedAndLogged proves that an outbox's relay is notified
+// TestAcceptTxRefusesDifferentContentUnderKnownID proves that an outbox's relay is notified
 // too.
-func TestOtherContentInACallersTransactionIsRefusedAndLogged(t *testing.T) {
+func TestAcceptTxRefusesDifferentContentUnderKnownID(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		log, logs := inboxtest.Observe()
 		ib := inboxtest.New(t, d.DB, log, inbox.Configure(func(o *inbox.Options) {
@@ -183,7 +183,7 @@ func TestOtherContentInACallersTransactionIsRefusedAndLogged(t *testing.T) {
 	})
 }
 
-func TestOtherContentUnderAKnownIDIsRejectedByPolicy(t *testing.T) {
+func TestPolicyRejectsDifferentContentUnderKnownID(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, func(o *acceptor.Options) { o.DifferingContent = acceptor.DifferingContentReject })
 		other := func(offset int64) envelope.Received {

@@ -13,9 +13,9 @@ import (
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
 
-// TestAStatusIsCreatedAtTheInjectedClock proves contract 3.5: ages, waits and failure groups use
+// TestStatusCreationUsesInjectedClock proves contract 3.5: ages, waits and failure groups use
 // created_at.
-func TestAStatusIsCreatedAtTheInjectedClock(t *testing.T) {
+func TestStatusCreationUsesInjectedClock(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		advanced := fxtest.NewClock(time.Now())
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Clock = advanced }),
@@ -34,9 +34,9 @@ func TestAStatusIsCreatedAtTheInjectedClock(t *testing.T) {
 	})
 }
 
-// TestAStatusIsNotCreatedInTheFutureByAMachineWhoseClockIsAhead proves that other processes need
+// TestFastClockCreatesNoStatusInTheFuture proves that other processes need
 // not wait for a new message until their clocks have caught up.
-func TestAStatusIsNotCreatedInTheFutureByAMachineWhoseClockIsAhead(t *testing.T) {
+func TestFastClockCreatesNoStatusInTheFuture(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		ahead := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
 			o.Clock = clock.Offset(time.Hour)

@@ -17,7 +17,7 @@ import (
 // longTopic is as long as Kafka allows.
 var longTopic = strings.Repeat("t", 249)
 
-func TestGapIsStoredOnlyWhereTheChannelContinues(t *testing.T) {
+func TestGapIsStoredOnlyUnderContinue(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		gap := envelope.Gap{Topic: longTopic, Partition: 2, From: 20, To: 35, Reason: "removed"}
 		kept := func() (rows []models.Gap) {
@@ -49,10 +49,10 @@ func TestGapIsStoredOnlyWhereTheChannelContinues(t *testing.T) {
 	})
 }
 
-// TestCoordinatesOfALongTopicAreABadID proves that coordinates in a topic with a long name make no
+// TestLongTopicCoordinatesMakeABadID proves that coordinates in a topic with a long name make no
 // ID of at most 200 characters (contract 4.4). The record is reported as bad, and the database is
 // never asked to store the message. The rejected row has room for the name.
-func TestCoordinatesOfALongTopicAreABadID(t *testing.T) {
+func TestLongTopicCoordinatesMakeABadID(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, nil)
 		decoder, err := envelope.NewDecoder(envelope.DecoderConfig{Type: "t", ID: envelope.KafkaCoordinates()}, nil)

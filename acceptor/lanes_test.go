@@ -26,8 +26,8 @@ func lane(t *testing.T, ib *inbox.Inbox, messageID, handlerKey string) *store.La
 	return &store.Lane{Handler: *row.LaneHandler, Key: *row.LaneKey}
 }
 
-// TestOrderedHandlersGiveTheirStatusesALane proves contract 5.12.
-func TestOrderedHandlersGiveTheirStatusesALane(t *testing.T) {
+// TestStatusesOfOrderedHandlersHaveALane proves contract 5.12.
+func TestStatusesOfOrderedHandlersHaveALane(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		byContent := func(m handler.RawMessage) []byte { return bytes.ToUpper(m.Content) }
 		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(
@@ -48,7 +48,7 @@ func TestOrderedHandlersGiveTheirStatusesALane(t *testing.T) {
 	})
 }
 
-func TestAPanickingOrderingKeyMakesOneMessageInvalid(t *testing.T) {
+func TestPanickingOrderingKeyInvalidatesOneMessage(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("own", inboxtest.Nothing,
 			handler.OrderedBy(func(m handler.RawMessage) []byte {
@@ -67,8 +67,8 @@ func TestAPanickingOrderingKeyMakesOneMessageInvalid(t *testing.T) {
 	})
 }
 
-// TestRedeliveriesBeyondAHandlersOwnRetentionAddNothing proves contract 4.2, 6.2.
-func TestRedeliveriesBeyondAHandlersOwnRetentionAddNothing(t *testing.T) {
+// TestRedeliveryPastHandlerRetentionAddsNothing proves contract 4.2, 6.2.
+func TestRedeliveryPastHandlerRetentionAddsNothing(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		opts := []inbox.Option{inbox.Configure(func(o *inbox.Options) {

@@ -30,9 +30,9 @@ func (r *receiving) requestSkip(of envelope.Record) models.PartitionRequest {
 	return request
 }
 
-// TestBadRecordThatIsTooLargeHaltsItsPartitionAlone proves contract 7.4: a record that cannot be kept whole is not
+// TestOversizedBadRecordHaltsOnlyItsPartition proves contract 7.4: a record that cannot be kept whole is not
 // passed unless an operator decides it, and then its row says what the record was.
-func TestBadRecordThatIsTooLargeHaltsItsPartitionAlone(t *testing.T) {
+func TestOversizedBadRecordHaltsOnlyItsPartition(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		for i, policy := range []acceptor.BadRecordPolicy{acceptor.BadRecordStore, acceptor.BadRecordDeadLetter,
 			acceptor.BadRecordHalt} {
@@ -71,7 +71,7 @@ func TestBadRecordThatIsTooLargeHaltsItsPartitionAlone(t *testing.T) {
 	})
 }
 
-func TestLargestBadRecordIsKeptWhole(t *testing.T) {
+func TestLargestBadRecordIsKeptInFull(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, nil)
 		large := bad(1, errMangled)
@@ -91,9 +91,9 @@ func slowly(t *testing.T, d *inboxtest.Database, table, column string) {
 		`CREATE TRIGGER slow BEFORE INSERT ON %[1]s FOR EACH ROW EXECUTE FUNCTION slow_%[1]s()`, table))
 }
 
-// TestRecordThatTheDatabaseDoesNotManageHaltsItsPartitionAlone proves contract 7.4 and 7.2: one record that no
+// TestUnstorableRecordHaltsOnlyItsPartition proves contract 7.4 and 7.2: one record that no
 // transaction stores in time, good or bad, does not stop the partitions that share its accepts.
-func TestRecordThatTheDatabaseDoesNotManageHaltsItsPartitionAlone(t *testing.T) {
+func TestUnstorableRecordHaltsOnlyItsPartition(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, nil)
 		slowly(t, d, "inbox_messages", "content")
@@ -161,9 +161,9 @@ func (h *healing) CarryOut(ctx context.Context, request models.PartitionRequest,
 	return h.Acceptor.CarryOut(ctx, request, rejected, gap)
 }
 
-// TestLargeRecordIsStoredWholeAfterAnOutage proves contract 7.4: tries without a database are not the record's fault,
+// TestLargeRecordIsStoredInFullAfterAnOutage proves contract 7.4: tries without a database are not the record's fault,
 // not even the one during which the database comes back. SQLite has no connection to lose.
-func TestLargeRecordIsStoredWholeAfterAnOutage(t *testing.T) {
+func TestLargeRecordIsStoredInFullAfterAnOutage(t *testing.T) {
 	const tries, size = 4, 300 << 10
 	good, mangled := at(1, "large"), bad(1, errMangled)
 	good.Messages[0].Content, mangled.Record.Value = make([]byte, size), make([]byte, size)
@@ -209,9 +209,9 @@ func TestLargeRecordIsStoredWholeAfterAnOutage(t *testing.T) {
 	}
 }
 
-// TestSkippedRecordIsKeptWholeUnlessTheDatabaseFailsThreeTimes proves contract 2 and 7.4: a database that was slow for
+// TestSkippedRecordIsKeptInFullUntilThreeFailures proves contract 2 and 7.4: a database that was slow for
 // a while costs a skipped record no byte.
-func TestSkippedRecordIsKeptWholeUnlessTheDatabaseFailsThreeTimes(t *testing.T) {
+func TestSkippedRecordIsKeptInFullUntilThreeFailures(t *testing.T) {
 	for _, c := range []struct {
 		name        string
 		bytes, slow int
@@ -238,7 +238,7 @@ func TestSkippedRecordIsKeptWholeUnlessTheDatabaseFailsThreeTimes(t *testing.T) 
 }
 
 // A wait for something else in the database, a lock or a connection, is not a record's fault either.
-func TestSkippedRecordIsKeptWholeAfterWaitsForALock(t *testing.T) {
+func TestSkippedRecordIsKeptInFullAfterLockWaits(t *testing.T) {
 	for _, lock := range []string{`LOCK TABLE inbox_partition_requests IN ACCESS EXCLUSIVE MODE`,
 		`SELECT 1 FROM inbox_partition_requests FOR UPDATE`} {
 		t.Run(lock, func(t *testing.T) {

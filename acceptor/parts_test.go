@@ -36,7 +36,7 @@ func (r *receiving) inOrder() []string {
 	return ids
 }
 
-func TestRecordOfManyEventsIsStoredInItsOrder(t *testing.T) {
+func TestRecordOfManyEventsKeepsTheirOrder(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, nil)
 		ids := eventIDs(6000) // more rows than two transactions take
@@ -60,7 +60,7 @@ func errorAt(t *testing.T, d *inboxtest.Database, id string) {
 		fmt.Sprintf(`CREATE TRIGGER full_disk AFTER INSERT ON inbox_messages FOR EACH ROW WHEN (NEW.id = '%s') EXECUTE FUNCTION full_disk()`, id))
 }
 
-func TestAcceptThatFailedHalfWayContinuesFromThere(t *testing.T) {
+func TestPartlyFailedAcceptResumesWhereItFailed(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, nil)
 		ids := eventIDs(6000)
@@ -92,9 +92,9 @@ func atMost(t *testing.T, d *inboxtest.Database, messages int) {
 		`CREATE TRIGGER too_slow AFTER INSERT ON inbox_messages REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION too_slow()`)
 }
 
-// TestRecordThatNoTransactionCanStoreIsStoredInSeveral proves contract 7.2: however little the
+// TestRecordTooLargeForOneTransactionUsesSeveral proves contract 7.2: however little the
 // database can take, and whatever else is accepted meanwhile, each try gets further.
-func TestRecordThatNoTransactionCanStoreIsStoredInSeveral(t *testing.T) {
+func TestRecordTooLargeForOneTransactionUsesSeveral(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, nil)
 		atMost(t, d, 20)
@@ -127,7 +127,7 @@ func TestRecordThatNoTransactionCanStoreIsStoredInSeveral(t *testing.T) {
 	})
 }
 
-func TestSizeOfAcceptsRecoversAfterAnOutage(t *testing.T) {
+func TestAcceptSizeRecoversAfterAnOutage(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, nil)
 		ids := eventIDs(3000)
@@ -201,9 +201,9 @@ func (l losing) Accept(ctx context.Context, batch store.AcceptBatch) ([]store.Ac
 	return nil, errors.Join(err, store.FailedCommit(errors.New("the answer is lost")))
 }
 
-// TestLostAcceptIsNotifiedOfUnlessTheProcessorLooksForIt proves contract 4.7 and 5.9: the processor
+// TestLostAcceptNotifiesUnlessProcessorReconciles proves contract 4.7 and 5.9: the processor
 // looks for claims that are lost, and does not find what was not to be claimed.
-func TestLostAcceptIsNotifiedOfUnlessTheProcessorLooksForIt(t *testing.T) {
+func TestLostAcceptNotifiesUnlessProcessorReconciles(t *testing.T) {
 	for name, c := range map[string]struct {
 		by    *granting
 		woken int
@@ -224,7 +224,7 @@ func TestLostAcceptIsNotifiedOfUnlessTheProcessorLooksForIt(t *testing.T) {
 	}
 }
 
-func TestRepeatOfAConflictInAnotherPartIsBadToo(t *testing.T) {
+func TestConflictRepeatedInAnotherPartIsBad(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, nil)
 		ids := eventIDs(6000)
@@ -238,9 +238,9 @@ func TestRepeatOfAConflictInAnotherPartIsBadToo(t *testing.T) {
 	})
 }
 
-// TestRecordThatTheDatabaseRefusesInALaterPartIsBad proves contract 7.2: what was stored before the
+// TestRecordRefusedInALaterPartIsBad proves contract 7.2: what was stored before the
 // database refused the rest stays.
-func TestRecordThatTheDatabaseRefusesInALaterPartIsBad(t *testing.T) {
+func TestRecordRefusedInALaterPartIsBad(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, nil)
 		refuse(t, d)
@@ -256,7 +256,7 @@ func TestRecordThatTheDatabaseRefusesInALaterPartIsBad(t *testing.T) {
 	})
 }
 
-func TestMessagesOfAFailedAcceptAreCountedOnceAsAccepted(t *testing.T) {
+func TestRetriedAcceptCountsMessagesOnce(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		reported := map[string]int{}
 		r := receiveBy(t, d, func(cfg *acceptor.Config) {

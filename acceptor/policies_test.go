@@ -28,8 +28,8 @@ func unroutedAt(offset int64) envelope.Received {
 	return r
 }
 
-// TestBadRecordsAreToBePublishedUnderDeadLetterAndTheOthersStored proves contract 7.4.
-func TestBadRecordsAreToBePublishedUnderDeadLetterAndTheOthersStored(t *testing.T) {
+// TestDeadLetterPublishesBadRecordsAndStoresOthers proves contract 7.4.
+func TestDeadLetterPublishesBadRecordsAndStoresOthers(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, deadLetter)
 		refuse(t, d)
@@ -48,9 +48,9 @@ func TestBadRecordsAreToBePublishedUnderDeadLetterAndTheOthersStored(t *testing.
 	})
 }
 
-// TestUnroutedUnderDeadLetterAreKeptOrHaltByTheirOwnPolicy proves contract 4.6: unrouted messages
+// TestUnroutedPolicyAppliesUnderDeadLetter proves contract 4.6: unrouted messages
 // have their own policy.
-func TestUnroutedUnderDeadLetterAreKeptOrHaltByTheirOwnPolicy(t *testing.T) {
+func TestUnroutedPolicyAppliesUnderDeadLetter(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, func(o *acceptor.Options) { deadLetter(o); o.Unrouted = acceptor.UnroutedReject })
 		require.Equal(t, "durable bad, letter bad, durable",
@@ -65,8 +65,8 @@ func TestUnroutedUnderDeadLetterAreKeptOrHaltByTheirOwnPolicy(t *testing.T) {
 	})
 }
 
-// TestChannelHasPoliciesOfItsOwn proves contract 9, 7.4, 7.5.
-func TestChannelHasPoliciesOfItsOwn(t *testing.T) {
+// TestChannelPoliciesAreIndependent proves contract 9, 7.4, 7.5.
+func TestChannelPoliciesAreIndependent(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receiveBy(t, d, func(cfg *acceptor.Config) {
 			cfg.Channels = append(cfg.Channels, "own")
@@ -103,8 +103,8 @@ func mangled(n int, isBad func(i int) bool) (records []envelope.Received) {
 	return records
 }
 
-// TestMoreThanHalfOfABatchBadHalts proves contract 7.1.
-func TestMoreThanHalfOfABatchBadHalts(t *testing.T) {
+// TestBatchWithMostRecordsBadHalts proves contract 7.1.
+func TestBatchWithMostRecordsBadHalts(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		for _, policy := range []acceptor.BadRecordPolicy{acceptor.BadRecordStore, acceptor.BadRecordDeadLetter} {
 			r := receive(t, d, func(o *acceptor.Options) { o.BadRecords = policy })
@@ -150,9 +150,9 @@ func TestFewBadRecordsOrHalfABatchDoNotHalt(t *testing.T) {
 	})
 }
 
-// TestPartitionOfWhichFewRecordsAreBadDoesNotHaltWithAnother proves contract 7.1: partitions share
+// TestMostlyGoodPartitionDoesNotHaltWithAnother proves contract 7.1: partitions share
 // an accept by chance.
-func TestPartitionOfWhichFewRecordsAreBadDoesNotHaltWithAnother(t *testing.T) {
+func TestMostlyGoodPartitionDoesNotHaltWithAnother(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		for _, policy := range []acceptor.BadRecordPolicy{acceptor.BadRecordStore, acceptor.BadRecordDeadLetter} {
 			r := receive(t, d, func(o *acceptor.Options) { o.BadRecords = policy })
@@ -203,9 +203,9 @@ func TestTombstonesWithoutHeadersDoNotHalt(t *testing.T) {
 	})
 }
 
-// TestBadRecordsAreLoggedAndCountedOnceHoweverOftenTheirAcceptIsTried proves contract 7.8: an accept
+// TestRetriedAcceptLogsAndCountsBadRecordsOnce proves contract 7.8: an accept
 // is retried for as long as an outage lasts.
-func TestBadRecordsAreLoggedAndCountedOnceHoweverOftenTheirAcceptIsTried(t *testing.T) {
+func TestRetriedAcceptLogsAndCountsBadRecordsOnce(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		core, logs := observer.New(zap.WarnLevel)
 		r := receiveBy(t, d, func(c *acceptor.Config) { c.Logger = zap.New(core) })
@@ -227,9 +227,9 @@ func TestBadRecordsAreLoggedAndCountedOnceHoweverOftenTheirAcceptIsTried(t *test
 	})
 }
 
-// TestBadRecordsAreLoggedAndCountedOnceWhereAnOutageInterruptsTheirBisection proves contract 7.8. It
-// runs only on PostgreSQL, see TestMessagesAndRejectedRowsAreStoredTogetherOrNotAtAll.
-func TestBadRecordsAreLoggedAndCountedOnceWhereAnOutageInterruptsTheirBisection(t *testing.T) {
+// TestInterruptedBisectionLogsAndCountsBadRecordsOnce proves contract 7.8. It
+// runs only on PostgreSQL, see TestMessagesAndRejectedRowsAreStoredAtomically.
+func TestInterruptedBisectionLogsAndCountsBadRecordsOnce(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		core, logs := observer.New(zap.ErrorLevel)
 		r := receiveBy(t, d, func(c *acceptor.Config) { c.Logger = zap.New(core) })
@@ -251,7 +251,7 @@ func TestBadRecordsAreLoggedAndCountedOnceWhereAnOutageInterruptsTheirBisection(
 	})
 }
 
-func TestMassOfUnroutedRecordsUnderRejectDoesNotHalt(t *testing.T) {
+func TestManyUnroutedRecordsDoNotHaltUnderReject(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, func(o *acceptor.Options) { o.Unrouted = acceptor.UnroutedReject })
 		var records []envelope.Received
@@ -265,10 +265,10 @@ func TestMassOfUnroutedRecordsUnderRejectDoesNotHalt(t *testing.T) {
 	})
 }
 
-// TestNothingIsStoredAfterARecordThatHaltsWhileABatchIsBisected proves contract 7.4: what comes
+// TestBisectionStoresNothingAfterAHaltingRecord proves contract 7.4: what comes
 // after a record that halts is not stored, even if the database refuses another record of the same
 // batch.
-func TestNothingIsStoredAfterARecordThatHaltsWhileABatchIsBisected(t *testing.T) {
+func TestBisectionStoresNothingAfterAHaltingRecord(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, func(o *acceptor.Options) { o.Unrouted = acceptor.UnroutedHalt })
 		refuse(t, d)
@@ -285,9 +285,9 @@ func TestNothingIsStoredAfterARecordThatHaltsWhileABatchIsBisected(t *testing.T)
 	})
 }
 
-// TestMessagesAndRejectedRowsAreStoredTogetherOrNotAtAll proves contract 7.4. It runs only on
+// TestMessagesAndRejectedRowsAreStoredAtomically proves contract 7.4. It runs only on
 // PostgreSQL: SQLite's triggers can only fail as if the data were at fault.
-func TestMessagesAndRejectedRowsAreStoredTogetherOrNotAtAll(t *testing.T) {
+func TestMessagesAndRejectedRowsAreStoredAtomically(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, nil)
 		inboxtest.Exec(t, d.DB,
@@ -303,8 +303,8 @@ func TestMessagesAndRejectedRowsAreStoredTogetherOrNotAtAll(t *testing.T) {
 	})
 }
 
-// TestReasonOfABadRecordIsRedactedAndThenCut proves contract 3.6, 11.6: no part of a secret is left.
-func TestReasonOfABadRecordIsRedactedAndThenCut(t *testing.T) {
+// TestBadRecordReasonIsRedactedBeforeTruncation proves contract 3.6, 11.6: no part of a secret is left.
+func TestBadRecordReasonIsRedactedBeforeTruncation(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		begins := strings.Repeat("é", columns.MaxLastError-9)
 		reason := fmt.Errorf("%s 4111111111111111 refused", begins)

@@ -12,7 +12,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
 
-func TestMessageWithoutANotificationIsFoundByThePoll(t *testing.T) {
+func TestPollFindsMessageWithoutNotification(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := make(chan string, 1)
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {

@@ -59,9 +59,9 @@ func (m *repairable) repair(id string) {
 	m.id, m.broken = id, nil
 }
 
-// TestHeadersThatWereNotReadAreKeptInOnePiece proves contract 7.4: headers are kept byte for byte,
+// TestUnreadHeadersAreKeptByteForByte proves contract 7.4: headers are kept byte for byte,
 // including those that were too many to be read.
-func TestHeadersThatWereNotReadAreKeptInOnePiece(t *testing.T) {
+func TestUnreadHeadersAreKeptByteForByte(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		m := newRepairable(t, d)
 		record := at(1).Record
@@ -79,8 +79,8 @@ func TestHeadersThatWereNotReadAreKeptInOnePiece(t *testing.T) {
 	})
 }
 
-// TestRejectedRecordIsAcceptedAgainOnceItCanBe proves contract 7.4.
-func TestRejectedRecordIsAcceptedAgainOnceItCanBe(t *testing.T) {
+// TestRejectedRecordIsReAcceptedOnceValid proves contract 7.4.
+func TestRejectedRecordIsReAcceptedOnceValid(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		m := newRepairable(t, d)
 		id := m.reject(at(1).Record)
@@ -105,8 +105,8 @@ func TestRejectedRecordIsAcceptedAgainOnceItCanBe(t *testing.T) {
 	})
 }
 
-// TestRejectedRecordThatIsStillBadStaysWithItsNewReason proves contract 7.4.
-func TestRejectedRecordThatIsStillBadStaysWithItsNewReason(t *testing.T) {
+// TestStillBadRejectedRecordKeepsNewReason proves contract 7.4.
+func TestStillBadRejectedRecordKeepsNewReason(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		m := newRepairable(t, d)
 		known := inboxtest.Message("known")
@@ -150,7 +150,7 @@ func TestRejectedRecordThatIsStillBadStaysWithItsNewReason(t *testing.T) {
 	})
 }
 
-func TestRejectedRecordWhoseStoredHeadersCannotBeReadIsStillBad(t *testing.T) {
+func TestRejectedRecordWithUnreadableHeadersStaysBad(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		m := newRepairable(t, d)
 		m.repair("1")
@@ -187,9 +187,9 @@ func TestRejectedRecordWithoutHandlerOrMessageStays(t *testing.T) {
 	})
 }
 
-// TestRejectedBatchIsAcceptedAsAWholeOrStays proves that a record of several messages is accepted
+// TestRejectedBatchIsReAcceptedAtomically proves that a record of several messages is accepted
 // as a whole: its messages that were stored when it was rejected are duplicates.
-func TestRejectedBatchIsAcceptedAsAWholeOrStays(t *testing.T) {
+func TestRejectedBatchIsReAcceptedAtomically(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		m := &repairable{receiving: receive(t, d, nil)}
 		record := at(1).Record
@@ -218,7 +218,7 @@ func TestRejectedBatchIsAcceptedAsAWholeOrStays(t *testing.T) {
 	})
 }
 
-func TestUnknownRejectedMessageAndUnsuitableChannelAreTypedErrors(t *testing.T) {
+func TestReAcceptOfUnknownRecordOrChannelIsATypedError(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		m := newRepairable(t, d)
 		m.repair("1")
@@ -237,9 +237,9 @@ func TestUnknownRejectedMessageAndUnsuitableChannelAreTypedErrors(t *testing.T) 
 	})
 }
 
-// TestRecordThatIsNotStoredRunsAgain proves contract 7.4, 7.6, 11.3: on an Inline or Direct channel the row outlasts
-// whatever goes wrong.
-func TestRecordThatIsNotStoredRunsAgain(t *testing.T) {
+// TestReAcceptRunsSynchronousRecordAgain proves contract 7.4, 7.6, 11.3: on an Inline or Direct channel the row survives
+// every failure.
+func TestReAcceptRunsSynchronousRecordAgain(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		m := newRepairable(t, d)
 		id := m.reject(at(1).Record)
@@ -292,8 +292,8 @@ func TestRecordThatIsNotStoredRunsAgain(t *testing.T) {
 	})
 }
 
-// TestResultOfARunIsKeptAfterItsCallerHasLeft proves contract 7.6: what has run has run.
-func TestResultOfARunIsKeptAfterItsCallerHasLeft(t *testing.T) {
+// TestRunKeepsItsResultAfterTheCallerLeaves proves contract 7.6: what has run has run.
+func TestRunKeepsItsResultAfterTheCallerLeaves(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		m := newRepairable(t, d)
 		id := m.reject(at(1).Record)
@@ -323,7 +323,7 @@ func TestResultOfARunIsKeptAfterItsCallerHasLeft(t *testing.T) {
 	})
 }
 
-func TestOneOfSeveralThatAcceptARejectedRecordWins(t *testing.T) {
+func TestOneOfConcurrentReAcceptsWins(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		m := newRepairable(t, d)
 		id := m.reject(at(1).Record)
@@ -338,7 +338,7 @@ func TestOneOfSeveralThatAcceptARejectedRecordWins(t *testing.T) {
 	})
 }
 
-func TestDatabaseOutageLeavesARejectedRecordAsItIs(t *testing.T) {
+func TestDatabaseOutageLeavesRejectedRecordUnchanged(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		m := newRepairable(t, d)
 		id := m.reject(at(1).Record)
@@ -374,8 +374,8 @@ var anyRecord = rapid.Custom(func(t *rapid.T) envelope.Record {
 	}
 })
 
-// TestRejectedRecordComesBackByteForByte proves contract 7.4: the raw record is kept byte for byte.
-func TestRejectedRecordComesBackByteForByte(t *testing.T) {
+// TestRejectedRecordIsReturnedByteForByte proves contract 7.4: the raw record is kept byte for byte.
+func TestRejectedRecordIsReturnedByteForByte(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		m := newRepairable(t, d)
 		check := func(t require.TestingT, record envelope.Record) {

@@ -116,7 +116,7 @@ func (r *receiving) rejected() []models.RejectedMessage {
 
 var errMangled = errors.New("mangled")
 
-func TestBadRecordsAreKeptWithTheBatchTheyCameIn(t *testing.T) {
+func TestBadRecordsAreStoredWithTheirBatch(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, nil)
 		unroutedRecord := at(4, "4")
@@ -214,7 +214,7 @@ func batch(ids ...string) (records []envelope.Received) {
 	return records
 }
 
-func TestRecordThatTheDatabaseRefusesIsFoundAndTheOthersStored(t *testing.T) {
+func TestRefusedRecordIsIsolatedAndOthersAreStored(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, nil)
 		refuse(t, d)
@@ -242,7 +242,7 @@ func TestRefusedRecordHaltsUnderHalt(t *testing.T) {
 	})
 }
 
-func TestMostOfABatchRefusedHalts(t *testing.T) {
+func TestBatchWithMostRecordsRefusedHalts(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, nil)
 		refuse(t, d)
@@ -286,7 +286,7 @@ func TestBatchLargerThanAnyParameterLimit(t *testing.T) {
 	})
 }
 
-func TestMassRefusalIsKnownBeforeEveryRecordWasTried(t *testing.T) {
+func TestMassRefusalIsDetectedBeforeAllRecordsAreTried(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, nil)
 		refuse(t, d)
@@ -302,7 +302,7 @@ func TestMassRefusalIsKnownBeforeEveryRecordWasTried(t *testing.T) {
 	})
 }
 
-func TestRecordThatCannotEvenBeRejectedHalts(t *testing.T) {
+func TestUnstorableRejectedRecordHalts(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, nil)
 		refuse(t, d)
@@ -330,7 +330,7 @@ func TestEveryRecordOfARepeatedConflictIsKept(t *testing.T) {
 	})
 }
 
-func TestRecordsWithoutAMessageAreCountedAndLoggedOncePerChannel(t *testing.T) {
+func TestRecordsWithoutMessageAreLoggedOncePerChannel(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		core, logs := observer.New(zap.WarnLevel)
 		r := receiveBy(t, d, func(cfg *acceptor.Config) { cfg.Logger = zap.New(core) })
@@ -346,8 +346,8 @@ func TestRecordsWithoutAMessageAreCountedAndLoggedOncePerChannel(t *testing.T) {
 	})
 }
 
-// TestConsumerWithAWrongClockReadsRequestsAsLongAsOthers proves contract 3.5 and 7.10.
-func TestConsumerWithAWrongClockReadsRequestsAsLongAsOthers(t *testing.T) {
+// TestWrongClockDoesNotChangeRequestLifetime proves contract 3.5 and 7.10.
+func TestWrongClockDoesNotChangeRequestLifetime(t *testing.T) {
 	for name, wrong := range map[string]time.Duration{"behind": -2 * time.Hour, "ahead": 2 * time.Hour} {
 		t.Run(name, func(t *testing.T) {
 			inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // a SQLite file is on one machine

@@ -59,7 +59,7 @@ func TestUnroutedIsInvalidUnderRejectAndHalt(t *testing.T) {
 	})
 }
 
-func TestTypesFromOutsideDoNotFillTheLog(t *testing.T) {
+func TestUnknownTypesDoNotFloodTheLog(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		log, logs := inboxtest.Observe()
 		ib := inboxtest.New(t, d.DB, log, inboxtest.Handlers(nothing("a")))

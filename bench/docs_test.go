@@ -29,7 +29,7 @@ func measured(all []trial.Group) []*trial.Result {
 	return results
 }
 
-func TestThePageHasEveryGroupVariantAndLine(t *testing.T) {
+func TestPageListsEveryGroupVariantAndLine(t *testing.T) {
 	var text strings.Builder
 	results := measured(groups.All())
 	for _, r := range results {
@@ -47,16 +47,16 @@ func TestThePageHasEveryGroupVariantAndLine(t *testing.T) {
 	require.Contains(t, text.String(), "  12,345     12,345..12,345  1.0        2.0        3      4\n")
 }
 
-// TestThePageInDocsIsNotStale checks that the page shows what is measured. A run that writes the
+// TestPageInDocsIsNotStale checks that the page shows what is measured. A run that writes the
 // page takes half an hour, so the page is not rewritten with each change.
-func TestThePageInDocsIsNotStale(t *testing.T) {
+func TestPageInDocsIsNotStale(t *testing.T) {
 	content, err := os.ReadFile(docsPath)
 	require.NoError(t, err, "make bench writes it")
 	requireEverything(t, string(content))
 }
 
-// TestGroupsMeasuredAloneReplaceTheirPartOfThePage merges groups into a page that lacks one of them.
-func TestGroupsMeasuredAloneReplaceTheirPartOfThePage(t *testing.T) {
+// TestMeasuredGroupsReplaceTheirPartOfThePage merges groups into a page that lacks one of them.
+func TestMeasuredGroupsReplaceTheirPartOfThePage(t *testing.T) {
 	var text strings.Builder
 	results := measured(groups.All())
 	added := slices.IndexFunc(results, func(r *trial.Result) bool { return r.Group.Name == "ordered" })
@@ -90,7 +90,7 @@ func requireEverything(t *testing.T, text string) {
 	}
 }
 
-func TestTableHasTheColumnsThatSaySomething(t *testing.T) {
+func TestTableOmitsUninformativeColumns(t *testing.T) {
 	require.Equal(t, `variant  p50_ms  p99_ms
 a        1.23    1234
 `, tableOf("message", []row{{Variant: "a", Rate: 200, ClientUs: 1, WAL: 9,

@@ -45,7 +45,7 @@ func old(t *testing.T, d *inboxtest.Database, archive cleanup.Archive, n int, op
 	return ib
 }
 
-func TestRowsAreHandedToTheArchiveBeforeTheyAreDeleted(t *testing.T) {
+func TestRowsAreArchivedBeforeTheyAreDeleted(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		var got []cleanup.Archived
@@ -84,7 +84,7 @@ func TestRowsAreHandedToTheArchiveBeforeTheyAreDeleted(t *testing.T) {
 	})
 }
 
-func TestArchiveMayUseTheInboxesOwnDatabase(t *testing.T) {
+func TestArchiveMayUseTheInboxDatabase(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		inboxtest.Exec(t, d.DB, "CREATE TABLE archive (id varchar(200) PRIMARY KEY, content text)")
 		ib := old(t, d, func(ctx context.Context, messages []cleanup.Archived) error {
@@ -153,7 +153,7 @@ func TestRefusedMessagesStayAndAreArchivedLater(t *testing.T) {
 	}
 }
 
-func TestMessageThatCannotBeArchivedKeepsNoOthers(t *testing.T) {
+func TestUnarchivableMessageBlocksNoOthers(t *testing.T) {
 	for name, bad := range map[string][]string{
 		"the first": {"000"}, "one between": {"007"}, "the last": {"019"}, "several": {"003", "004", "005", "011", "018"},
 	} {
@@ -212,7 +212,7 @@ func TestFailingArchiveEndsTheCleanupRun(t *testing.T) {
 	})
 }
 
-func TestMessageThatGainedAStatusWhileItWasArchivedStays(t *testing.T) {
+func TestMessageGainingAStatusDuringArchivingStays(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		st := inboxtest.Store(t, d.DB)
 		ib := old(t, d, func(ctx context.Context, messages []cleanup.Archived) error {
@@ -244,7 +244,7 @@ func TestLostLeaseEndsTheArchiveCallAndDeletesNothing(t *testing.T) {
 	})
 }
 
-func TestLeaseIsKeptWhileTheArchiveTakesLong(t *testing.T) {
+func TestSlowArchiveKeepsTheLease(t *testing.T) {
 	// Not on SQLite: there the injected clock, which stands still, decides when leases end.
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		other := d.Another(t)
@@ -293,7 +293,7 @@ func TestOneOfTwoConcurrentCleanersCleans(t *testing.T) {
 	})
 }
 
-func TestStopEndsARunUnderWay(t *testing.T) {
+func TestStopEndsTheCurrentRun(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		entered := make(chan struct{})
 		var calls atomic.Int32

@@ -35,7 +35,7 @@ func (s *slow) Cleanup(ctx context.Context, req store.CleanupRequest) (store.Cle
 	return s.Store.Cleanup(ctx, req)
 }
 
-func TestBatchThatTimesOutIsHalvedUntilItDoesNot(t *testing.T) {
+func TestTimeoutHalvesTheBatchUntilItSucceeds(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		st := &slow{most: 130}
 		c, _, stored := cleaner(t, d, 300, func(cfg *cleanup.Config) {
@@ -49,7 +49,7 @@ func TestBatchThatTimesOutIsHalvedUntilItDoesNot(t *testing.T) {
 	})
 }
 
-func TestBatchThatTimesOutAtItsSmallestIsAnError(t *testing.T) {
+func TestTimeoutOfTheSmallestBatchIsAnError(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		st := &slow{most: 99}
 		c, _, stored := cleaner(t, d, 1, func(cfg *cleanup.Config) {
@@ -62,7 +62,7 @@ func TestBatchThatTimesOutAtItsSmallestIsAnError(t *testing.T) {
 	})
 }
 
-func TestStatementsThatTakeTooLongHalveTheBatch(t *testing.T) {
+func TestSlowStatementsHalveTheBatch(t *testing.T) {
 	// Not on SQLite: it has no function that sleeps.
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		log, logs := inboxtest.Observe()

@@ -50,7 +50,7 @@ func stored(t *testing.T, ib *inbox.Inbox) (messages []string) {
 	return messages
 }
 
-func TestCleanupDeletesWhatIsFinishedAndOldAndNothingElse(t *testing.T) {
+func TestCleanupDeletesOnlyOldFinishedMessages(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
@@ -98,7 +98,7 @@ func TestCleanupDeletesWhatIsFinishedAndOldAndNothingElse(t *testing.T) {
 	})
 }
 
-func TestWithoutRetentionNothingIsEverDeleted(t *testing.T) {
+func TestCleanupWithoutRetentionDeletesNothing(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Clock = clock }),
@@ -111,7 +111,7 @@ func TestWithoutRetentionNothingIsEverDeleted(t *testing.T) {
 	})
 }
 
-func TestCleanupGoesBatchByBatch(t *testing.T) {
+func TestCleanupRunsInBatches(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {

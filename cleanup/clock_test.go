@@ -38,9 +38,9 @@ func aged(t *testing.T, d *inboxtest.Database, by string) {
 	}
 }
 
-// TestCleanerWithAWrongClockDeletesNothingThatIsYoung proves contract 3.5: what is deleted is old by
+// TestCleanerWithWrongClockDeletesNothingTooEarly proves contract 3.5: what is deleted is old by
 // the database's clock, whatever the cleaner's clock shows.
-func TestCleanerWithAWrongClockDeletesNothingThatIsYoung(t *testing.T) {
+func TestCleanerWithWrongClockDeletesNothingTooEarly(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		right := monthly(t, d, nil)
 		inboxtest.Accept(t, right, "done")
@@ -63,9 +63,9 @@ func TestCleanerWithAWrongClockDeletesNothingThatIsYoung(t *testing.T) {
 	})
 }
 
-// TestStatusCompletedByAWorkerWithAWrongClockIsKeptForItsRetention proves contract 3.5: a status
+// TestRetentionIgnoresTheWorkersWrongClock proves contract 3.5: a status
 // counts as completed when it was, by the database's clock.
-func TestStatusCompletedByAWorkerWithAWrongClockIsKeptForItsRetention(t *testing.T) {
+func TestRetentionIgnoresTheWorkersWrongClock(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		right := monthly(t, d, nil)
 		for name, offset := range map[string]time.Duration{"behind": -2 * month, "ahead": 2 * month} {

@@ -36,7 +36,7 @@ func others(t *testing.T, db *gorm.DB, now time.Time) {
 	}
 }
 
-func TestMarkersAuditAndRejectedGoOnlyByTheirOptions(t *testing.T) {
+func TestMarkersAuditAndRejectedArePrunedOnlyByOption(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		declare := func(opts ...inbox.Option) *inbox.Inbox {
@@ -73,7 +73,7 @@ func TestMarkersAuditAndRejectedGoOnlyByTheirOptions(t *testing.T) {
 	})
 }
 
-func TestPruningGoesBatchByBatch(t *testing.T) {
+func TestPruningRunsInBatches(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
 			o.Cleanup.SweepMarkers = true
@@ -88,7 +88,7 @@ func TestPruningGoesBatchByBatch(t *testing.T) {
 	})
 }
 
-func TestRunningInboxPrunesByOneOptionAlone(t *testing.T) {
+func TestRunningInboxPrunesWithOnlyOneOptionSet(t *testing.T) {
 	for name, option := range map[string]inbox.Option{
 		"SweepMarkers": inbox.Configure(func(o *inbox.Options) {
 			o.Cleanup.SweepMarkers = true
@@ -114,7 +114,7 @@ func TestRunningInboxPrunesByOneOptionAlone(t *testing.T) {
 	}
 }
 
-func TestRowsOfVanishedWorkersAndLeasesGo(t *testing.T) {
+func TestRowsOfVanishedWorkersAndLeasesArePruned(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ctx := context.Background()
 		clock := fxtest.NewClock(inboxtest.Noon)

@@ -26,7 +26,7 @@ func statuses(t *testing.T, ib *inbox.Inbox) []string {
 	return found
 }
 
-func TestHandlersAreJudgedByTheirOwnRetention(t *testing.T) {
+func TestCleanupUsesEachHandlersRetention(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
@@ -66,7 +66,7 @@ func TestHandlersAreJudgedByTheirOwnRetention(t *testing.T) {
 	})
 }
 
-func TestHandlersRetentionWorksWhereTheInboxKeepsForever(t *testing.T) {
+func TestHandlerRetentionWorksWithoutInboxRetention(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Clock = clock }), inboxtest.Handlers(
@@ -145,7 +145,7 @@ func TestFullWalkHappensEvenIfEveryRunKeepsAMessage(t *testing.T) {
 }
 
 // Processes of one inbox may have different handlers, during a deploy or permanently.
-func TestHandlersThatOnlyOtherProcessesRegisterAreLeftToThem(t *testing.T) {
+func TestCleanupLeavesUnregisteredHandlersToOtherProcesses(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		both := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {

@@ -55,9 +55,9 @@ func cleaner(
 	return c, clock, func() int { return inboxtest.CountMessages(t, ib) }
 }
 
-// TestCleanupKeepsWhatAnUnreadPartitionMayNeed proves contract 6.5: age is measured to the moment that
+// TestCleanupKeepsMessagesAPartitionMayRedeliver proves contract 6.5: age is measured to the moment that
 // the partition which is furthest behind has caught up to, whichever process has it.
-func TestCleanupKeepsWhatAnUnreadPartitionMayNeed(t *testing.T) {
+func TestCleanupKeepsMessagesAPartitionMayRedeliver(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		c, clock, stored := cleaner(t, d, 1, func(cfg *cleanup.Config) {
 			cfg.Options.AuditRetention, cfg.Options.SweepMarkers = time.Hour, true
@@ -108,8 +108,8 @@ func TestMessagesDoNotWaitForInlineChannels(t *testing.T) {
 	})
 }
 
-// TestRunEndsOnceAPartitionIsAdded proves contract 6.5 for partitions that come during a run.
-func TestRunEndsOnceAPartitionIsAdded(t *testing.T) {
+// TestRunEndsWhenAPartitionIsAdded proves contract 6.5 for partitions that come during a run.
+func TestRunEndsWhenAPartitionIsAdded(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		c, clock, stored := cleaner(t, d, 4, func(cfg *cleanup.Config) {
 			cfg.Options.CleanupBatchSize = 2
@@ -159,9 +159,9 @@ func TestRemovedConsumerIsForgottenAfterSevenDaysOfWork(t *testing.T) {
 	})
 }
 
-// TestHealthDegradesAfterSixIntervalsHeldAndEachChangeIsLoggedOnce proves contract 6.5 for runs in the
+// TestBlockedCleanupDegradesHealthAndLogsEachChangeOnce proves contract 6.5 for runs in the
 // background, for a partition that has never caught up and for one that is behind.
-func TestHealthDegradesAfterSixIntervalsHeldAndEachChangeIsLoggedOnce(t *testing.T) {
+func TestBlockedCleanupDegradesHealthAndLogsEachChangeOnce(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		core, logs := observer.New(zap.DebugLevel)
 		var ran atomic.Int64
@@ -255,9 +255,9 @@ func TestWaitHidesNoError(t *testing.T) {
 	})
 }
 
-// TestCleanerWithAWrongClockReportsAWaitAfterSixIntervals proves contract 3.5, 6.5: how far a partition is behind is
+// TestCleanerWithWrongClockReportsWaitAfterSixIntervals proves contract 3.5, 6.5: how far a partition is behind is
 // measured by one clock.
-func TestCleanerWithAWrongClockReportsAWaitAfterSixIntervals(t *testing.T) {
+func TestCleanerWithWrongClockReportsWaitAfterSixIntervals(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		for _, wrong := range []time.Duration{-time.Hour, time.Hour} {
 			core, logs := observer.New(zap.WarnLevel)

@@ -10,7 +10,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-func TestRunsDoNotReadAgainWhatALongRetentionKeeps(t *testing.T) {
+func TestRunsDoNotRereadMessagesKeptByLongRetention(t *testing.T) {
 	noon := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	at := func(h float64) time.Time { return noon.Add(time.Duration(h * float64(time.Hour))) }
 	own := func(key string, hours int) *handler.Handler {
@@ -22,7 +22,7 @@ func TestRunsDoNotReadAgainWhatALongRetentionKeeps(t *testing.T) {
 		w.done(now, full, true)
 		return spans
 	}
-	t.Run("one retention: everything behind it", func(t *testing.T) {
+	t.Run("one retention: everything past it", func(t *testing.T) {
 		w := &walked{retentions: retentionsOf(Options{Retention: 10 * time.Hour}, []*handler.Handler{own("a", 0)})}
 		for h := range 50 {
 			require.Equal(t, []span{{until: at(float64(h - 10))}}, plan(w, at(float64(h))))
@@ -38,12 +38,12 @@ func TestRunsDoNotReadAgainWhatALongRetentionKeeps(t *testing.T) {
 		}
 		require.Equal(t, []span{{until: at(fullEvery - 2)}}, plan(w, at(fullEvery)), "and one in many")
 	})
-	t.Run("a short one where others are kept forever", func(t *testing.T) {
+	t.Run("a short one where others have none", func(t *testing.T) {
 		w := &walked{retentions: retentionsOf(Options{}, []*handler.Handler{own("a", 0), own("b", 2)})}
 		require.Equal(t, []span{{until: at(-2)}}, plan(w, at(0)))
 		require.Equal(t, []span{{at(-3), at(-1)}}, plan(w, at(1)))
 	})
-	t.Run("three: each when it is passed, those that touch as one", func(t *testing.T) {
+	t.Run("three: each when it is passed, adjoining ones as one", func(t *testing.T) {
 		w := &walked{retentions: retentionsOf(Options{Retention: 3 * time.Hour},
 			[]*handler.Handler{own("a", 0), own("b", 2), own("c", 50)})}
 		plan(w, at(0))

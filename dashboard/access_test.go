@@ -51,10 +51,10 @@ func TestRoutesHaveTheirAgreedRoles(t *testing.T) {
 	require.Equal(t, allowed, table)
 }
 
-// TestEveryRouteIsRefusedToWhoMayNot requests every path with every method as every principal. A
+// TestUnauthorizedUserIsRefusedOnEveryRoute requests every path with every method as every principal. A
 // principal without the role is refused before anything is read, and only what the route table has
 // is answered.
-func TestEveryRouteIsRefusedToWhoMayNot(t *testing.T) {
+func TestUnauthorizedUserIsRefusedOnEveryRoute(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		inboxtest.Accept(t, r.ib, "m1") // gives the page a handler and a form
 		methods := []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND", "get"}
@@ -170,8 +170,8 @@ func requireHardened(t testing.TB, a answer, name string) {
 	require.NotContains(t, a.Body, " onclick=", name)
 }
 
-// TestRequestsOfThoseWhoMayNotAreAudited proves contract 11.3: refused requests are audited.
-func TestRequestsOfThoseWhoMayNotAreAudited(t *testing.T) {
+// TestUnauthorizedRequestsAreAudited proves contract 11.3: refused requests are audited.
+func TestUnauthorizedRequestsAreAudited(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.as(dashboard.Viewer)
 		for range 3 {
@@ -342,10 +342,10 @@ func TestOtherSitesWriteNoAuditRowInAVisitorsName(t *testing.T) {
 	})
 }
 
-// TestInsecureTakesOnlyItsOwnHosts covers DNS rebinding: when another site's name resolves to this
+// TestInsecureAcceptsOnlyItsHosts covers DNS rebinding: when another site's name resolves to this
 // machine, its pages have the same origin as an insecure dashboard. Only the Host header reveals
 // it.
-func TestInsecureTakesOnlyItsOwnHosts(t *testing.T) {
+func TestInsecureAcceptsOnlyItsHosts(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		inboxtest.Accept(t, r.ib, "m1")
 		dash, err := dashboard.New(r.ops, func(o *dashboard.Options) {
@@ -366,7 +366,7 @@ func TestInsecureTakesOnlyItsOwnHosts(t *testing.T) {
 	})
 }
 
-func TestDashboardIsNotMadeWithoutAuthorizer(t *testing.T) {
+func TestDashboardRequiresAnAuthorizer(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		o, err := ops.New(d.DB)
 		require.NoError(t, err)

@@ -21,7 +21,7 @@ import (
 	"github.com/gorm-inbox/inbox/redact"
 )
 
-func TestRetryAndDiscardOfOneAndOfTheSelected(t *testing.T) {
+func TestOneOrSelectedStatusesAreRetriedAndDiscarded(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.as(dashboard.Operator)
 		r.poison("mail", "smtp said 550", "m1", "m2", "m3", "m4", "m5")
@@ -107,7 +107,7 @@ func actionsOf(lines []string) (all []string) {
 	return all
 }
 
-func TestActionOnAllThatMatchIsCountedConfirmedAndFollowed(t *testing.T) {
+func TestBulkActionIsCountedConfirmedAndFollowed(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.as(dashboard.Operator)
 		var ids []string
@@ -183,8 +183,8 @@ func TestHandlerIsBackfilledAfterACount(t *testing.T) {
 	})
 }
 
-// TestLowerRoleCannotStopWhatItMayNotStart proves contract 11.4.
-func TestLowerRoleCannotStopWhatItMayNotStart(t *testing.T) {
+// TestLowerRoleCannotStopActionsItMayNotStart proves contract 11.4.
+func TestLowerRoleCannotStopActionsItMayNotStart(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		inboxtest.Accept(t, r.ib, "m1") // gives operators a form
 		started := r.as(dashboard.Admin).post("cleanup", nil)
@@ -211,7 +211,7 @@ func TestHandlersArePausedAndResumed(t *testing.T) {
 	})
 }
 
-func TestRejectedAreAcceptedAgainAndDeleted(t *testing.T) {
+func TestRejectedRecordsAreReAcceptedAndDeleted(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		id := r.reject(1, "no ce_id")
 		require.Contains(t, r.follow(r.post("accept", url.Values{"id": {id}})), "Accepted: the record is now a message")
@@ -231,8 +231,8 @@ func TestRejectedAreAcceptedAgainAndDeleted(t *testing.T) {
 	})
 }
 
-// TestAllRejectedThatMatchAreAcceptedAgain proves contract 11.1: counted, confirmed and followed.
-func TestAllRejectedThatMatchAreAcceptedAgain(t *testing.T) {
+// TestMatchingRejectedRecordsAreReAccepted proves contract 11.1: counted, confirmed and followed.
+func TestMatchingRejectedRecordsAreReAccepted(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.as(dashboard.Operator)
 		for i := range int64(12) {
@@ -286,7 +286,7 @@ func TestMessagesAreDeletedAndReplayed(t *testing.T) {
 	})
 }
 
-func TestReplayIsRefusedWhereItIsOff(t *testing.T) {
+func TestDisabledReplayIsRefused(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d, nil)
 		r.poison("mail", "smtp said 550", "m1")
@@ -296,7 +296,7 @@ func TestReplayIsRefusedWhereItIsOff(t *testing.T) {
 	})
 }
 
-func TestCleanupRunsAndReportsWhatItDeleted(t *testing.T) {
+func TestCleanupReportsWhatItDeleted(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		inboxtest.Accept(t, r.ib, "m1")
 		started := r.post("cleanup", nil)
@@ -307,8 +307,8 @@ func TestCleanupRunsAndReportsWhatItDeleted(t *testing.T) {
 	})
 }
 
-// TestCleanupThatCannotRunSaysWhy proves contract 6.5: neither a wait nor another worker's run is a failure.
-func TestCleanupThatCannotRunSaysWhy(t *testing.T) {
+// TestBlockedCleanupShowsItsReason proves contract 6.5: neither a wait nor another worker's run is a failure.
+func TestBlockedCleanupShowsItsReason(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRigOf(t, d, []inbox.Option{inbox.Configure(func(o *inbox.Options) { o.Cleanup.Retention = time.Hour })}, nil)
 		run := func(want string) {
@@ -395,9 +395,9 @@ func TestUnavailableActionsAreNotOffered(t *testing.T) {
 	})
 }
 
-// TestSlowFailuresQueryIsSharedByConcurrentRequests checks that many concurrent viewers cost the
+// TestConcurrentRequestsShareASlowFailuresQuery checks that many concurrent viewers cost the
 // database as much as one.
-func TestSlowFailuresQueryIsSharedByConcurrentRequests(t *testing.T) {
+func TestConcurrentRequestsShareASlowFailuresQuery(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		var queries atomic.Int64
 		hook := func(v redact.Value) []byte {

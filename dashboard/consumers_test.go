@@ -103,9 +103,9 @@ func (r *rig) requests() (all []string) {
 	return all
 }
 
-// TestTopicThatHoldsCleanupBackIsShownAndForgotten proves contract 6.5: what cleanup waits for is visible, and what was
+// TestTopicBlockingCleanupIsShownAndForgotten proves contract 6.5: what cleanup waits for is visible, and what was
 // removed is released by an admin.
-func TestTopicThatHoldsCleanupBackIsShownAndForgotten(t *testing.T) {
+func TestTopicBlockingCleanupIsShownAndForgotten(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		require.NotContains(t, r.page("consumers"), "What cleanup waits for")
 		now := r.clock.Now()

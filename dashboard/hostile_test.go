@@ -157,7 +157,7 @@ func contains(all []string, one string) bool {
 	return false
 }
 
-func TestRedactionHookReplacesWhatIsShown(t *testing.T) {
+func TestRedactionHookReplacesShownText(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d, redactBy(func(v redact.Value) []byte {
 			return []byte("hidden " + string(v.Part))

@@ -102,7 +102,7 @@ func (m likeChi) Mount(pattern string, h http.Handler) {
 	m.Handle(pattern+"/", h)
 }
 
-func TestPageShowsCodeThatWorks(t *testing.T) {
+func TestPageShowsWorkingCode(t *testing.T) {
 	source, err := os.ReadFile("howto_test.go")
 	require.NoError(t, err)
 	page, err := os.ReadFile("../docs/dashboard.md")

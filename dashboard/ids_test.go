@@ -71,7 +71,7 @@ func typedFor(t testing.TB, page string) string {
 	return strings.TrimSpace(whiteness.ReplaceAllString(html.UnescapeString(found[1]), " "))
 }
 
-func TestMessagesOfAnyIDAreDeletedByWhatThePageShows(t *testing.T) {
+func TestMessagesWithAnyIDCanBeDeletedFromTheirPage(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		inboxtest.Accept(t, r.ib, append([]string{"a", "ab", "a b", "b"}, oddIDs...)...)
 		for _, id := range oddIDs {
@@ -90,7 +90,7 @@ func TestMessagesOfAnyIDAreDeletedByWhatThePageShows(t *testing.T) {
 	})
 }
 
-func TestMessagesOfAnyIDAreRetriedAndReplayed(t *testing.T) {
+func TestMessagesWithAnyIDCanBeRetriedAndReplayed(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.poison("mail", "smtp said 550", append([]string{"a", "ab", "a b"}, oddIDs...)...)
 		r.clock.Advance(time.Second)
@@ -113,7 +113,7 @@ func TestMessagesOfAnyIDAreRetriedAndReplayed(t *testing.T) {
 	})
 }
 
-func TestHandlersOfAnyKeyArePaused(t *testing.T) {
+func TestHandlersWithAnyKeyCanBePaused(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.poison("mail", "x", "m1")
 		const key = "mail\n \u200b"
@@ -133,8 +133,8 @@ func TestHandlersOfAnyKeyArePaused(t *testing.T) {
 	})
 }
 
-// TestMessagesOfOneIDHavePagesOfTheirOwn proves contract 4.4: an ID is unique within its channel.
-func TestMessagesOfOneIDHavePagesOfTheirOwn(t *testing.T) {
+// TestMessagesWithTheSameIDHaveSeparatePages proves contract 4.4: an ID is unique within its channel.
+func TestMessagesWithTheSameIDHaveSeparatePages(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		inboxtest.Accept(t, r.ib, "m1")
 		other := inboxtest.New(t, r.d.Another(t), inbox.Channel("partners",

@@ -79,7 +79,7 @@ func TestMessageOfAnySizeIsShownInLittleMemory(t *testing.T) {
 	})
 }
 
-func TestBeginningOfATextIsText(t *testing.T) {
+func TestTextCutInsideACharacterIsShownAsText(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		for i := range 4 { // the cut falls inside a character
 			id := fmt.Sprint("m", i)
@@ -97,7 +97,7 @@ func TestBeginningOfATextIsText(t *testing.T) {
 	})
 }
 
-func TestRedactionHookNeverSeesPartOfAValue(t *testing.T) {
+func TestRedactionHookSeesOnlyWholeValues(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		var seen []int
 		r := newRig(t, d, redactBy(func(v redact.Value) []byte {
@@ -154,7 +154,7 @@ func TestHeadersAreListedUpToABound(t *testing.T) {
 	})
 }
 
-func TestAddressBeyondItsBoundsIsRefusedInAPlainSentence(t *testing.T) {
+func TestOversizedAddressIsRefusedWithAPlainMessage(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.poison("mail", "x", "m1")
 		many := func(name string, n int) string {
@@ -211,7 +211,7 @@ func TestDeadlineEndsRendering(t *testing.T) {
 	})
 }
 
-func TestRequestsAtOnceAreLimitedPerActorAndInAll(t *testing.T) {
+func TestConcurrentRequestsAreLimitedPerActorAndInTotal(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d, nil)
 		r.serve(func(o *dashboard.Options) {
@@ -347,7 +347,7 @@ func TestRequestsOfOneActorLeaveConnectionsToOthers(t *testing.T) {
 	})
 }
 
-func TestRequestThatWaitsForOthersOfItsActorTooLongSaysSo(t *testing.T) {
+func TestRequestWaitingTooLongForItsActorIsRefused(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		held, letGo := make(chan struct{}, 2), make(chan struct{})
 		hook := func(v redact.Value) []byte {

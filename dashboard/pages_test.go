@@ -44,7 +44,7 @@ func TestEveryPageRendersEmptyAndFilled(t *testing.T) {
 	})
 }
 
-func TestMarkersPageTellsWhetherAMessageWasHandledInline(t *testing.T) {
+func TestMarkersPageShowsInlineHandling(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		require.NoError(t, r.d.DB.Create(&models.Marker{MessageID: "m1", HandlerKey: "inline.mail", Namespace: "orders",
 			MessageType: "order.placed", ProcessedAt: inboxtest.Noon, ExpiresAt: inboxtest.Noon}).Error)
@@ -68,7 +68,7 @@ func (e ending) Ended() (time.Time, map[string]ops.Ended) {
 	return e.since, map[string]ops.Ended{"mail": {Completed: 12345, Failed: 67}}
 }
 
-func TestOverviewShowsEndedAttemptsIfTheApplicationKnows(t *testing.T) {
+func TestOverviewShowsEndedAttemptsWhenKnown(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d, nil)
 		inboxtest.Accept(t, r.ib, "m1")
@@ -121,10 +121,10 @@ func between(t testing.TB, text, before, after string) string {
 	return found
 }
 
-// TestPagesShowThatACallDoesNotReturn proves contract 11.1: a call that does not return is shown on
+// TestPagesShowCallsThatDoNotReturn proves contract 11.1: a call that does not return is shown on
 // the page of its message, on the pages of messages that wait for its handler, and in the handler's
 // row.
-func TestPagesShowThatACallDoesNotReturn(t *testing.T) {
+func TestPagesShowCallsThatDoNotReturn(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		inboxtest.Accept(t, r.ib, "hangs", "waits")
 		worker := store.Worker{ID: uuid.NewString(), Host: "h", HandlerKeys: []string{"mail", "ship"}, Health: `[{"code":"long_running","state":"degraded",
@@ -145,9 +145,9 @@ func TestPagesShowThatACallDoesNotReturn(t *testing.T) {
 	})
 }
 
-// TestOverviewShowsTheHealthThatWorkersReport proves contract 11.1: the overview shows the workers'
+// TestOverviewShowsWorkerHealth proves contract 11.1: the overview shows the workers'
 // health reasons before it reports a quiet inbox.
-func TestOverviewShowsTheHealthThatWorkersReport(t *testing.T) {
+func TestOverviewShowsWorkerHealth(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		worker := store.Worker{ID: uuid.NewString(), Host: "h", HandlerKeys: []string{"mail", "ship"}}
 		beat := func(health string) string {
@@ -171,9 +171,9 @@ func TestOverviewShowsTheHealthThatWorkersReport(t *testing.T) {
 	})
 }
 
-// TestAnOpenCircuitBreakerIsShownWhereverItsHandlerIs proves contract 11.1: also on a message that waits
+// TestOpenCircuitIsShownOnEveryPageOfItsHandler proves contract 11.1: also on a message that waits
 // for its next attempt.
-func TestAnOpenCircuitBreakerIsShownWhereverItsHandlerIs(t *testing.T) {
+func TestOpenCircuitIsShownOnEveryPageOfItsHandler(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.fail("mail", errors.New("smtp is down"), "m1")
 		worker := store.Worker{ID: uuid.NewString(), Host: "h", HandlerKeys: []string{"mail", "ship"},
@@ -210,8 +210,8 @@ func TestMessageShowsEachAttemptAndRetry(t *testing.T) {
 	})
 }
 
-// TestActionOnAllOfAGroupTakesTheFailing proves contract 11.1.
-func TestActionOnAllOfAGroupTakesTheFailing(t *testing.T) {
+// TestGroupActionIncludesFailingStatuses proves contract 11.1.
+func TestGroupActionIncludesFailingStatuses(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.fail("mail", errors.New("smtp is down"), "m1")
 		r.clock.Advance(time.Minute)

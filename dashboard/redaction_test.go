@@ -15,9 +15,9 @@ import (
 	"github.com/gorm-inbox/inbox/redact"
 )
 
-// TestNoPageShowsWhatTheInboxsHookHides proves contract 11.6: the hook is declared once, on the
+// TestNoPageShowsTextHiddenByTheRedactionHook proves contract 11.6: the hook is declared once, on the
 // inbox.
-func TestNoPageShowsWhatTheInboxsHookHides(t *testing.T) {
+func TestNoPageShowsTextHiddenByTheRedactionHook(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		const card, token = "4111 1111 1111 1111", "s3cr3t"
 		hook := []inbox.Option{inbox.Configure(func(o *inbox.Options) { o.Redact = redact.Common })}

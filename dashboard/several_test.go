@@ -16,8 +16,8 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// TestSeveralDashboardsHaveASwitchAndEachItsAuthorizer proves contract 11.4.
-func TestSeveralDashboardsHaveASwitchAndEachItsAuthorizer(t *testing.T) {
+// TestSeveralDashboardsShareASwitchAndKeepTheirAuthorizers proves contract 11.4.
+func TestSeveralDashboardsShareASwitchAndKeepTheirAuthorizers(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d, nil)
 		r.poison("mail", "no", "m1")

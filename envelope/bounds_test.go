@@ -114,9 +114,9 @@ func TestRecordsAreBadJustBeyondTheirBounds(t *testing.T) {
 	}
 }
 
-// TestMillionsOfAnythingTakeNoMemory proves contract 7.2: what a record claims is counted before it
+// TestHugeCountsAllocateNoMemory proves contract 7.2: what a record claims is counted before it
 // takes memory.
-func TestMillionsOfAnythingTakeNoMemory(t *testing.T) {
+func TestHugeCountsAllocateNoMemory(t *testing.T) {
 	const n = 1_000_000
 	many := func(before, one, after string) string {
 		return before + strings.TrimPrefix(strings.Repeat(one, n), ",") + after
@@ -161,9 +161,9 @@ func rawHeaders(headers []handler.Header) []byte {
 	return raw
 }
 
-// TestHeadersInOnePieceAreReadOnceTheyMayBe proves contract 7.4: a rejected record is accepted
+// TestUnreadHeadersAreReadOnceTheBoundAllows proves contract 7.4: a rejected record is accepted
 // again once the bound is raised.
-func TestHeadersInOnePieceAreReadOnceTheyMayBe(t *testing.T) {
+func TestUnreadHeadersAreReadOnceTheBoundAllows(t *testing.T) {
 	whole := record("x", "MessageType", "t", "MessageId", "1", "", "")
 	whole.Headers = append(whole.Headers, handler.Header{Key: "null"})
 	r := whole
@@ -199,9 +199,9 @@ func TestBoundsOutOfRangeAreRefused(t *testing.T) {
 	}
 }
 
-// TestHeadersCountAsTheyAreStoredWithEachMessage proves contract 4.5: a message is stored with its
+// TestHeaderSizeIsCountedAsStored proves contract 4.5: a message is stored with its
 // record's headers, as JSON.
-func TestHeadersCountAsTheyAreStoredWithEachMessage(t *testing.T) {
+func TestHeaderSizeIsCountedAsStored(t *testing.T) {
 	const event = `{"specversion":"1.0","id":"i","source":"s","type":"t"}`
 	batch := "[" + strings.Repeat(event+",", 3_999) + event + "]"
 	for name, c := range map[string]struct {
@@ -220,8 +220,8 @@ func TestHeadersCountAsTheyAreStoredWithEachMessage(t *testing.T) {
 	}
 }
 
-// TestSingleEventsHaveTheBoundsOfBatchedOnes proves contract 4.5.
-func TestSingleEventsHaveTheBoundsOfBatchedOnes(t *testing.T) {
+// TestSingleAndBatchedEventsHaveTheSameBounds proves contract 4.5.
+func TestSingleAndBatchedEventsHaveTheSameBounds(t *testing.T) {
 	event := `{"specversion":"1.0","id":"i","source":"s","type":"t","data":"` + strings.Repeat("x", 600) + `"}`
 	for name, r := range map[string]envelope.Record{
 		"batch":      record("["+event+"]", "content-type", batchedType),

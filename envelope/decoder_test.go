@@ -184,7 +184,7 @@ func withNull(r envelope.Record, name string) envelope.Record {
 	return r
 }
 
-func TestNullAttributesAreNotThere(t *testing.T) {
+func TestNullAttributesCountAsMissing(t *testing.T) {
 	r := withNull(record("", "ce_specversion", "1.0", "ce_id", "1", "ce_source", "s", "ce_type", "t"), "ce_subject")
 	m := message(t, envelope.DecoderConfig{}, r)
 	require.Equal(t, map[string]string{"specversion": "1.0", "id": "1", "source": "s", "type": "t"},
@@ -192,7 +192,7 @@ func TestNullAttributesAreNotThere(t *testing.T) {
 	require.Equal(t, r.Headers, m.Properties.Headers, "headers are kept as they came")
 }
 
-func TestContentTypeOfACloudEventFormatDecidesBeforeItsHeaders(t *testing.T) {
+func TestStructuredContentTypeOutranksCloudEventHeaders(t *testing.T) {
 	event := `{"specversion":"1.0","id":"inside","source":"s","type":"t"}`
 	m := message(t, envelope.DecoderConfig{}, record(event, "ce_specversion", "1.0", "ce_id", "outside", "content-type",
 		"APPLICATION/CloudEvents+JSON; charset=UTF-8"))
@@ -264,9 +264,9 @@ func TestDuplicateMemberIsNamed(t *testing.T) {
 	require.ErrorContains(t, received.Err, `member "type" comes twice`)
 }
 
-// TestDataIsNoPartOfTheEnvelope proves that what looks like a second member, but is part of a text
+// TestMembersWithinDataAreNoDuplicates proves that what looks like a second member, but is part of a text
 // or of the data, does not count as one.
-func TestDataIsNoPartOfTheEnvelope(t *testing.T) {
+func TestMembersWithinDataAreNoDuplicates(t *testing.T) {
 	for _, data := range []string{
 		`{"id":1,"id":2}`, `[{"id":1,"id":2},{"id":3}]`, `"{\"id\":1}"`, `"\\"`, `"\\\":\""`, `"a:b\":"`,
 		`{"\"id\":":[[],{},":"]}`, `{}`, `1`,
@@ -317,7 +317,7 @@ func TestEmptyBatchHasNoMessages(t *testing.T) {
 	require.Empty(t, received.Messages)
 }
 
-func TestPlainModeLeavesCloudEventsAlone(t *testing.T) {
+func TestPlainModeIgnoresCloudEventHeaders(t *testing.T) {
 	r := record("x", "ce_specversion", "9", "MessageId", "m", "MessageType", "t")
 	require.Equal(t, "m", message(t, envelope.DecoderConfig{Mode: envelope.Plain}, r).ID)
 }
@@ -331,7 +331,7 @@ func TestPanickingFunctionsMakeABadRecordNotACrash(t *testing.T) {
 	require.ErrorContains(t, received.Err, "oh")
 }
 
-func TestConfigErrorsNameFieldValueAndWhatIsAllowed(t *testing.T) {
+func TestConfigErrorsNameFieldValueAndAllowedValues(t *testing.T) {
 	_, err := envelope.NewDecoder(envelope.DecoderConfig{Mode: "avro"}, nil)
 	require.EqualError(t, err, `option Decoder.Mode = "avro": must be auto, cloudevents or plain`)
 	_, err = envelope.NewDecoder(envelope.DecoderConfig{Type: strings.Repeat("x", 256)}, nil)
@@ -472,8 +472,8 @@ func TestBatchedEventsNeverShareARecordsID(t *testing.T) {
 	require.NoError(t, received.Messages[1].IDErr)
 }
 
-// TestFunctionFindsTheIDOfEachEventOfABatch proves contract 4.4.
-func TestFunctionFindsTheIDOfEachEventOfABatch(t *testing.T) {
+// TestIDFunctionRunsForEachEventOfABatch proves contract 4.4.
+func TestIDFunctionRunsForEachEventOfABatch(t *testing.T) {
 	r := record(`[{"specversion":"1.0","id":"1","source":"a","type":"t","data":"x"},
 		{"specversion":"1.0","id":"1","source":"b","type":"t","data":"y"},
 		{"specversion":"1.0","id":"2","source":"b","type":"t","data":"y"}]`, "content-type",
@@ -506,7 +506,7 @@ func TestFunctionFindsTheIDOfEachEventOfABatch(t *testing.T) {
 	}
 }
 
-func TestSourceCountsTowardsTheLengthOfTheID(t *testing.T) {
+func TestSourceCountsTowardsTheIDLength(t *testing.T) {
 	for length, long := range map[int]bool{200: false, 201: true} {
 		source := strings.Repeat("s", 190)
 		m := message(t, envelope.DecoderConfig{ID: envelope.SourceAndID()}, record("", "ce_specversion", "1.0", "ce_id",

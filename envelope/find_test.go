@@ -11,9 +11,9 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-// TestIDOfARecordIsTheOneThatTheDecoderFinds proves that a receiver without a channel finds the
+// TestRecordIDMatchesTheDecodersID proves that a receiver without a channel finds the
 // same ID as the decoder of a channel.
-func TestIDOfARecordIsTheOneThatTheDecoderFinds(t *testing.T) {
+func TestRecordIDMatchesTheDecodersID(t *testing.T) {
 	with := func(value string, pairs ...string) envelope.Record {
 		r := envelope.Record{Topic: "orders", Partition: 1, Offset: 7, Timestamp: time.UnixMilli(5), Key: []byte("k"),
 			Value: []byte(value)}
@@ -58,7 +58,7 @@ func TestIDOfARecordIsTheOneThatTheDecoderFinds(t *testing.T) {
 	}
 }
 
-func TestRecordOfSeveralEventsHasNoEventsID(t *testing.T) {
+func TestRecordOfSeveralEventsHasNoEventID(t *testing.T) {
 	const event = `{"specversion":"1.0","id":"e1","type":"t","source":"/s"}`
 	r := envelope.Record{Value: []byte("[" + event + "," + event + "]"), Headers: []handler.Header{
 		{Key: "content-type", Value: []byte("application/cloudevents-batch+json")}, {Key: "MessageId", Value: []byte("h1")}}}
@@ -71,7 +71,7 @@ func TestRecordOfSeveralEventsHasNoEventsID(t *testing.T) {
 	require.Equal(t, "h1", id)
 }
 
-func TestMessageWithoutCoordinatesHasNoIDOfThem(t *testing.T) {
+func TestMessageWithoutCoordinatesHasNoCoordinateID(t *testing.T) {
 	_, err := envelope.KafkaCoordinates().FindIn("shop", handler.RawMessage{})
 	require.ErrorIs(t, err, envelope.ErrMissingID)
 	_, err = envelope.KafkaCoordinates().FindIn("shop", handler.RawMessage{Properties: handler.Properties{
@@ -83,9 +83,9 @@ func TestMessageWithoutCoordinatesHasNoIDOfThem(t *testing.T) {
 	require.False(t, envelope.KafkaKey().NeedsData())
 }
 
-// TestEventOfABatchHasNoIDOfItsRecord proves that an event of a batch has no ID, because the number
+// TestBatchedEventHasNoRecordID proves that an event of a batch has no ID, because the number
 // of events in the batch is no longer known.
-func TestEventOfABatchHasNoIDOfItsRecord(t *testing.T) {
+func TestBatchedEventHasNoRecordID(t *testing.T) {
 	event := func(id string) string { return `{"specversion":"1.0","id":"` + id + `","type":"t","source":"/s"}` }
 	r := envelope.Record{Topic: "orders", Partition: 1, Offset: 7, Key: []byte("k"), Headers: []handler.Header{
 		{Key: "content-type", Value: []byte("application/cloudevents-batch+json")}, {Key: "MessageId", Value: []byte("h1")},

@@ -90,7 +90,7 @@ func TestRunningAppIsWaitedFor(t *testing.T) {
 	fxtest.WaitFailed(t, kit.Inbox, within, "o-1", "charge")
 	require.Equal(t, 1, fxtest.WaitCompleted(t, kit.Inbox, within, "o-1", "charge").ErrorCount)
 
-	t.Run("a wait that cannot end well ends at once", func(t *testing.T) {
+	t.Run("a hopeless wait ends immediately", func(t *testing.T) {
 		require.Contains(t, run(t, func(t testing.TB) { fxtest.WaitCompleted(t, kit.Inbox, time.Hour, "o-1", "reject") }),
 			"fxtest: will not be completed: message \"o-1\", handler key \"reject\" is poisoned, 1 errors charged\nlast error: poison: no such customer")
 	})

@@ -11,7 +11,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
 
-func TestEachTestHasADatabaseOfItsOwnWhateverItsName(t *testing.T) {
+func TestEachTestGetsASeparateDatabase(t *testing.T) {
 	for _, name := range []string{"same", "same", "100%", "a?b", "a b#c"} { // the second "same" is called same#01
 		t.Run(name, func(t *testing.T) {
 			db := fxtest.OpenDB(t)
@@ -25,6 +25,6 @@ func TestEachTestHasADatabaseOfItsOwnWhateverItsName(t *testing.T) {
 	}
 }
 
-// TestDatabaseIsForItsUserAlone checks the file's permissions: SQLite by itself creates files that
+// TestDatabaseIsReadableOnlyByItsUser checks the file's permissions: SQLite by itself creates files that
 // everybody may read.
-func TestDatabaseIsForItsUserAlone(t *testing.T) { inboxtest.RequirePrivate(t, fxtest.OpenDB(t)) }
+func TestDatabaseIsReadableOnlyByItsUser(t *testing.T) { inboxtest.RequirePrivate(t, fxtest.OpenDB(t)) }

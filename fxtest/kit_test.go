@@ -38,7 +38,7 @@ func orders(handlers ...*inbox.HandlerSpec) inbox.Option {
 
 func nothing(context.Context, handler.Message[placed]) error { return nil }
 
-func TestKitRunsAHandlerFromTheGraphThroughFailureToCompletion(t *testing.T) {
+func TestKitRunsAHandlerThroughFailureToCompletion(t *testing.T) {
 	charging := &bank{away: 2}
 	kit := fxtest.NewWithFx(t, fx.Supply(charging), orders(inbox.From[*bank]("charge")))
 	require.Equal(t, fxtest.Start, kit.Now())
@@ -81,7 +81,7 @@ func TestProcessAllMovesTheClockFromAttemptToAttempt(t *testing.T) {
 	require.LessOrEqual(t, took, 14*time.Second)
 }
 
-func TestProcessRunsWhatHandlersAccept(t *testing.T) {
+func TestProcessRunsMessagesAcceptedByHandlers(t *testing.T) {
 	var kit *fxtest.Kit
 	kit = fxtest.New(t,
 		orders(inbox.Func("order", func(ctx context.Context, m handler.Message[placed]) error {
@@ -155,7 +155,7 @@ func TestWrongDeclarationFailsTheTest(t *testing.T) {
 		`channel orders, type order.placed, handler charge"]: `)
 }
 
-func TestJSONPanicsOnWhatCannotBeMarshalled(t *testing.T) {
+func TestJSONPanicsIfMarshallingFails(t *testing.T) {
 	require.PanicsWithValue(t, `fxtest: payload of message "1": json: unsupported type: chan int`, func() {
 		fxtest.JSON("c", "t", "1", make(chan int))
 	})

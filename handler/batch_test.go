@@ -45,7 +45,7 @@ func TestEachMessageOfABatchGetsItsResult(t *testing.T) {
 	require.ErrorAs(t, result(handler.BatchResult(handler.Snooze(time.Second), nil, nil))[0], &snooze)
 }
 
-func TestUndecodableMessagesOfABatchFailByThemselves(t *testing.T) {
+func TestUndecodableMessagesOfABatchFailAlone(t *testing.T) {
 	var got []int
 	h := handler.NewBatch("h", 3, func(_ context.Context, batch []handler.Message[int]) error {
 		for _, m := range batch {
@@ -72,7 +72,7 @@ func TestBatchErrorCountsFailuresAndUnwraps(t *testing.T) {
 	require.ErrorIs(t, err, errBoom)
 }
 
-func TestMiddlewareRunsAroundTheInboxesFirst(t *testing.T) {
+func TestInboxMiddlewareRunsOutermost(t *testing.T) {
 	var order []string
 	note := func(name string) handler.Middleware {
 		return func(ctx context.Context, call handler.Call, next func(context.Context) error) error {

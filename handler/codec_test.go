@@ -20,7 +20,7 @@ func run[T any](body string, opts ...handler.Option) (got T, err error) {
 	return got, h.Run(context.Background(), nil, nil, d)[0]
 }
 
-func TestBodiesAreJSONBytesOrWhatTheCodecMakesOfThem(t *testing.T) {
+func TestBodiesAreDecodedFromJSONBytesOrByCodec(t *testing.T) {
 	type order struct{ N int }
 	parsed, err := run[order](`{"N":7}`)
 	require.NoError(t, err)

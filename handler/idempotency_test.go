@@ -37,7 +37,7 @@ func TestIdempotencyKeyGetsTheDecodedMessage(t *testing.T) {
 }
 
 // The handler does not see what the function changes in the body.
-func TestIdempotencyKeyHasABodyOfItsOwn(t *testing.T) {
+func TestIdempotencyKeyGetsACopyOfTheBody(t *testing.T) {
 	h := handler.New("h", func(context.Context, handler.Message[[]byte]) error { return nil },
 		handler.IdempotencyKey(func(m handler.Message[[]byte]) (string, error) {
 			id := string(m.Payload)

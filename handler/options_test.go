@@ -22,7 +22,7 @@ func through(ctx context.Context, _ handler.Call, next func(context.Context) err
 	return next(ctx)
 }
 
-func TestWrongDeclarationsNameOptionValueAndWhatIsAllowed(t *testing.T) {
+func TestDeclarationErrorsNameOptionValueAndAllowedValues(t *testing.T) {
 	for text, h := range map[string]*handler.Handler{
 		"its function is nil":                        handler.New[[]byte]("h", nil),
 		"option Timeout = -1s: must be 0 or more":    handler.New("h", plain, handler.Timeout(-time.Second)),
@@ -47,7 +47,7 @@ func TestWrongDeclarationsNameOptionValueAndWhatIsAllowed(t *testing.T) {
 		handler.SkipPoisoned(), handler.Use(through)).Err())
 }
 
-func TestSettingsThatAreLeftOutAreTheInboxes(t *testing.T) {
+func TestUnsetOptionsAreInheritedFromTheInbox(t *testing.T) {
 	h := handler.New("h", plain)
 	_, own := h.MaxRetries()
 	require.False(t, own)
@@ -60,7 +60,7 @@ func TestSettingsThatAreLeftOutAreTheInboxes(t *testing.T) {
 	require.Zero(t, n)
 }
 
-func TestOrderingKeyIsTheMessagesUnlessTheHandlerMakesItsOwn(t *testing.T) {
+func TestHandlerMayReplaceTheOrderingKey(t *testing.T) {
 	m := handler.RawMessage{Type: "t", OrderingKey: []byte("k")}
 	require.Nil(t, handler.New("h", plain).OrderingKey(m))
 	require.Equal(t, []byte("k"), handler.New("h", plain, handler.Ordered()).OrderingKey(m))

@@ -19,7 +19,7 @@ func wrapping[T any](t *testing.T, key string, fn func(context.Context, T) error
 	return err
 }
 
-func TestDeclarationErrorsNameWhatIsWrong(t *testing.T) {
+func TestDeclarationErrorsNameTheProblem(t *testing.T) {
 	defaults := idempotent.DefaultOptions()
 	bad := idempotent.Options{Retention: -time.Second, Duplicates: "twice"}
 	for _, c := range []struct {
@@ -134,7 +134,7 @@ func TestTwoHandlersOfOneReceiverCannotShareAKey(t *testing.T) {
 	handle(t, r, "mail", nothing[message]) // the failed call has not taken the key
 }
 
-func TestHandlersOptionsOverrideTheReceivers(t *testing.T) {
+func TestHandlerOptionsOverrideTheReceivers(t *testing.T) {
 	r := receiver(t, memory(t), idempotent.Configure(func(o *idempotent.Options) {
 		o.Duplicates = idempotent.FailDuplicates
 		o.AllowMissingID = true
@@ -151,7 +151,7 @@ func TestHandlersOptionsOverrideTheReceivers(t *testing.T) {
 	require.Error(t, billing(t.Context(), withID("m1")), "one handler's option is not another's")
 }
 
-func TestDuplicatesMayBeLoggedWhereTheHandlerHasALogger(t *testing.T) {
+func TestHandlersLoggerAllowsLoggingDuplicates(t *testing.T) {
 	log, logs := observe()
 	r := receiver(t, memory(t), idempotent.Configure(func(o *idempotent.Options) {
 		o.Duplicates = idempotent.LogDuplicates

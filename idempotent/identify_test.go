@@ -112,7 +112,7 @@ func TestIDIsFoundInMessagesOfEachKind(t *testing.T) {
 		"function of a raw message":  {by(raw, from(whole)), "ordersv", "order.placed"},
 		"composite of a message":     {by(msg, idempotent.CompositeID("")), "billing:c9", "order.placed"},
 		"composite of a raw message": {by(raw, idempotent.CompositeID(""), idempotent.LegacyKeys("bills")), "billing:c9", "order.placed"},
-		"composite whatever the channel": {by(record, idempotent.CompositeID("correlationid"),
+		"composite on any channel": {by(record, idempotent.CompositeID("correlationid"),
 			idempotent.Configure(func(o *idempotent.Options) { o.Channel = "c" })),
 			"billing:c9", ""},
 		"composite, then overridden": {by(record, idempotent.CompositeID(""), from(envelope.CorrelationID("")),
@@ -210,7 +210,7 @@ func TestMessagesWithoutUsableIDAreRefused(t *testing.T) {
 	}
 }
 
-func TestBatchOfEventsIsOneMessageWithAnIDOfItsRecord(t *testing.T) {
+func TestBatchOfEventsIsOneMessageWithARecordID(t *testing.T) {
 	batch := envelope.Record{Topic: "orders", Key: []byte("k"), Headers: headers("content-type",
 		"application/cloudevents-batch+json", "MessageId", "h1"), Value: []byte("not read")}
 	run, err := keyOf(t, batch, idempotent.IDFrom(envelope.HeaderID()))
@@ -218,7 +218,7 @@ func TestBatchOfEventsIsOneMessageWithAnIDOfItsRecord(t *testing.T) {
 	require.Equal(t, "h1", run.Key.MessageID)
 }
 
-func TestPanicOfASelectorPropagatesToTheCaller(t *testing.T) {
+func TestSelectorPanicPropagatesToTheCaller(t *testing.T) {
 	r := receiver(t, memory(t), idempotent.KeyBy(func(order) (string, error) { panic("odd") }))
 	h := handle(t, r, "billing", nothing[order])
 	require.PanicsWithValue(t, "odd", func() { _ = h(t.Context(), order{}) })
@@ -293,7 +293,7 @@ func TestEventsOfABatchAreHandledOrRefused(t *testing.T) {
 }
 
 // For an interface type the ID strategy depends on each message.
-func TestFunctionOfARecordRefusesWhatHasNone(t *testing.T) {
+func TestRecordFunctionRefusesMessagesWithoutRecord(t *testing.T) {
 	whole := envelope.Func(func(in envelope.IDInput) (string, error) { return "id of " + string(in.Data), nil })
 	r := receiver(t, memory(t), idempotent.IDFrom(whole), idempotent.Configure(func(o *idempotent.Options) {
 		o.AllowMissingID = true

@@ -9,7 +9,7 @@ import (
 	"github.com/gorm-inbox/inbox/idempotent"
 )
 
-func TestOptionsAboutIDsAreDistinguishedFromOthers(t *testing.T) {
+func TestIDOptionsAreDistinguishedFromOthers(t *testing.T) {
 	finds := func(opts ...idempotent.Option) bool {
 		i, err := idempotent.Identify[envelope.Record]("h", opts...)
 		require.NoError(t, err)
@@ -34,7 +34,7 @@ func TestOptionsAboutIDsAreDistinguishedFromOthers(t *testing.T) {
 }
 
 // A message is remembered by the same key, whether the wrapper or an Identifier asks the store.
-func TestIdentifierFindsWhatTheWrapperAsksFor(t *testing.T) {
+func TestIdentifierAndWrapperUseTheSameKey(t *testing.T) {
 	find := idempotent.KeyBy(func(id string) (string, error) { return id, nil })
 	i, err := idempotent.Identify[string]("h", find, idempotent.Configure(func(o *idempotent.Options) {
 		o.Channel = "c"

@@ -86,7 +86,7 @@ func TestSweeperSweepsAtItsIntervalUntilItIsStopped(t *testing.T) {
 	require.Never(t, func() bool { return len(store.calls) > 0 }, 20*time.Millisecond, time.Millisecond)
 }
 
-func TestStartAndStopFromEverywhere(t *testing.T) {
+func TestConcurrentStartAndStopAreSafe(t *testing.T) {
 	s := sweeper(t, memory(t), func(o *idempotent.SweepOptions) { o.Interval = time.Millisecond })
 	var done sync.WaitGroup
 	for i := range 20 {
@@ -112,7 +112,7 @@ func TestFirstSweepComesOneIntervalAfterStart(t *testing.T) {
 	require.Equal(t, idempotent.SweepOptions{Interval: time.Hour, Timeout: time.Minute}, idempotent.DefaultSweepOptions())
 }
 
-func TestSweepThatFailsIsTriedAgain(t *testing.T) {
+func TestFailedSweepIsRetried(t *testing.T) {
 	for name, fail := range map[string]func() error{
 		"error": func() error { return errors.New("down") },
 		"panic": func() error { panic("down") },
@@ -142,7 +142,7 @@ func TestSweepThatFailsIsTriedAgain(t *testing.T) {
 	}
 }
 
-func TestStoresPanicIsTheSweepsError(t *testing.T) {
+func TestStorePanicIsReturnedBySweep(t *testing.T) {
 	s := sweeper(t, cleaning(func(context.Context) (int64, error) { panic("odd") }))
 	_, err := s.Sweep(t.Context())
 	require.ErrorContains(t, err, "sweep processed messages: the store panicked: odd in ")
@@ -177,7 +177,7 @@ func TestStopInterruptsASweep(t *testing.T) {
 	require.NoError(t, s.Stop(t.Context()))
 }
 
-func TestStopReturnsByItsContextsEnd(t *testing.T) {
+func TestStopReturnsWhenItsContextEnds(t *testing.T) {
 	release := make(chan struct{})
 	store := cleaning(func(context.Context) (int64, error) { <-release; return 0, nil }) // ignores its context
 	s := sweeper(t, store, func(o *idempotent.SweepOptions) { o.Interval = time.Millisecond })
@@ -231,7 +231,7 @@ func TestEveryStopAndStartWaitsForTheCurrentSweep(t *testing.T) {
 	require.Never(t, func() bool { return len(entered) > 0 }, 20*time.Millisecond, time.Millisecond, "stopped")
 }
 
-func TestSweepersDeclarationErrorsNameWhatIsWrong(t *testing.T) {
+func TestSweeperDeclarationErrorsNameTheProblem(t *testing.T) {
 	var overlooked *memstore.Store
 	for _, c := range []struct {
 		store idempotent.Store
@@ -252,7 +252,7 @@ func TestSweepersDeclarationErrorsNameWhatIsWrong(t *testing.T) {
 	}
 }
 
-func TestSweepsThatFailAreLoggedWhenTheyBeginAndEnd(t *testing.T) {
+func TestFailingSweepsLogBeginAndEnd(t *testing.T) {
 	core, logs := observer.New(zap.InfoLevel)
 	clock := fxtest.NewClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
 	calls := 0

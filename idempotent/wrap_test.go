@@ -40,7 +40,7 @@ func TestMessageIsHandledOnceByEachHandler(t *testing.T) {
 }
 
 // Contract 8.3.
-func TestMessageOfOneChannelIsNoDuplicateOnAnother(t *testing.T) {
+func TestMessageIsNoDuplicateOnAnotherChannel(t *testing.T) {
 	store := memory(t)
 	calls := map[string]int{}
 	handler := func(name string, opts ...idempotent.Option) func(context.Context, message) error {
@@ -77,7 +77,7 @@ func TestMessageOfOneChannelIsNoDuplicateOnAnother(t *testing.T) {
 }
 
 // Contract 8.3: while a rename is rolled out, each program skips what the other has handled.
-func TestProgramsOfARenameSkipWhatTheOtherHasHandled(t *testing.T) {
+func TestOldAndNewProgramSkipMessagesTheOtherHandled(t *testing.T) {
 	store := memory(t)
 	var calls []string
 	program := func(key string, opts ...idempotent.Option) func(context.Context, message) error {
@@ -103,7 +103,7 @@ func TestProgramsOfARenameSkipWhatTheOtherHasHandled(t *testing.T) {
 	}
 }
 
-func TestMessageThatWasNotHandledIsHandledWhenItComesAgain(t *testing.T) {
+func TestUnhandledMessageIsHandledOnRedelivery(t *testing.T) {
 	for name, fail := range map[string]func() error{
 		"error":            func() error { return errHandler },
 		"panic":            func() error { panic(errHandler) },
@@ -205,7 +205,7 @@ func TestMessageWithoutIDIsRefused(t *testing.T) {
 	require.Equal(t, idempotent.Counts{MissingKey: 1}, r.Counts())
 }
 
-func TestMessageWithoutIDIsHandledEachTimeWhereAllowed(t *testing.T) {
+func TestMessageWithoutIDIsHandledEachTimeIfAllowed(t *testing.T) {
 	log, logs := observe()
 	r, calls := receiver(t, memory(t), idempotent.Configure(func(o *idempotent.Options) {
 		o.AllowMissingID = true
@@ -245,7 +245,7 @@ func TestIDsOfUpTo200CharactersAreRemembered(t *testing.T) {
 	require.Equal(t, idempotent.Counts{Processed: 4, DuplicateSkipped: 4, InvalidKey: 4}, r.Counts())
 }
 
-func TestStoresErrorsAreNotAcknowledged(t *testing.T) {
+func TestStoreErrorsAreNotAcknowledged(t *testing.T) {
 	down := errors.New("the store is down")
 	for name, c := range map[string]struct {
 		err  error
@@ -277,7 +277,7 @@ func TestStoresErrorsAreNotAcknowledged(t *testing.T) {
 }
 
 // A store is foreign code: its mistake must not acknowledge a message that was not handled.
-func TestStoreThatReportsSuccessWithoutCallingIsAnError(t *testing.T) {
+func TestStoreSuccessWithoutCallingTheHandlerIsAnError(t *testing.T) {
 	t.Run("it called nothing", func(t *testing.T) {
 		r := receiver(t, storeFunc(func(context.Context, idempotent.Run, func(context.Context) error) (bool,
 			error) {
@@ -403,7 +403,7 @@ func TestFullMemoryStoreRefusesAndCallsNothing(t *testing.T) {
 	require.Equal(t, idempotent.Counts{Processed: 1, DuplicateSkipped: 1, StoreFailed: 1}, r.Counts())
 }
 
-func TestLoadedOptionsOfAHandlerKeepItsReceiversChannel(t *testing.T) {
+func TestLoadedHandlerOptionsKeepTheReceiversChannel(t *testing.T) {
 	r := receiver(t, memory(t), idempotent.Configure(func(o *idempotent.Options) { o.Channel = "core" }))
 	loaded := idempotent.DefaultOptions()
 	loaded.Retention = time.Hour

@@ -35,7 +35,7 @@ func TestDefaultsMatchTheContract(t *testing.T) {
 	require.NoError(t, valid().Validate())
 }
 
-func TestConfigErrorsNameFieldValueAndWhatIsAllowed(t *testing.T) {
+func TestConfigErrorsNameFieldValueAndAllowedValues(t *testing.T) {
 	for want, change := range map[string]func(*kafkaconsumer.Config){
 		`Brokers is empty: must have at least one host:port`: func(c *kafkaconsumer.Config) { c.Brokers = nil },
 		`Brokers has "kafka": must be host:port`: func(c *kafkaconsumer.Config) {

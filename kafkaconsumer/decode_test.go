@@ -17,9 +17,9 @@ import (
 	"github.com/gorm-inbox/inbox/internal/kafkawire"
 )
 
-// TestHeadersBeyondTheirBoundAreLeftInOnePiece proves contract 4.5: the number that a record claims
+// TestOversizedHeadersStayUnparsed proves contract 4.5: the number that a record claims
 // never sizes an allocation, and nothing of the record is lost.
-func TestHeadersBeyondTheirBoundAreLeftInOnePiece(t *testing.T) {
+func TestOversizedHeadersStayUnparsed(t *testing.T) {
 	headers := []handler.Header{{Key: "a", Value: []byte("1")}, {Key: "", Value: nil}, {Key: "a", Value: []byte{}}}
 	for limit, whole := range map[int]bool{2: false, 3: true} {
 		w := written{layout: layout{base: 5, last: 6}, records: []envelope.Record{
@@ -140,7 +140,7 @@ func TestBatchLargerThanMaxBatchBytesHaltsByName(t *testing.T) {
 	}
 }
 
-func TestDamagedBatchesAreReportedAndNothingOfThemIsShown(t *testing.T) {
+func TestDamagedBatchesAreReportedWithoutRecords(t *testing.T) {
 	record := func(offset int64) envelope.Record {
 		return envelope.Record{Offset: offset, Timestamp: time.UnixMilli(0), Value: []byte("v")}
 	}
@@ -179,10 +179,10 @@ func TestDamagedBatchesAreReportedAndNothingOfThemIsShown(t *testing.T) {
 	t.Run("the same but for the count", func(t *testing.T) { // otherwise the others would prove nothing
 		require.NoError(t, deliver(t, claim(compress.None, 1, []byte{12, 0, 0, 0, 1, 1, 0}), 0, nil, nil).err)
 	})
-	t.Run("a batch that ends before what was asked for", func(t *testing.T) {
+	t.Run("a batch that ends before the requested offset", func(t *testing.T) {
 		require.ErrorIs(t, deliver(t, whole, 10, nil, nil).err, ErrUnreadable)
 	})
-	t.Run("what lies before is shown", func(t *testing.T) {
+	t.Run("records before it are shown", func(t *testing.T) {
 		second := written{layout: layout{base: 10, last: 10}, records: []envelope.Record{record(10)}}.bytes(t)
 		second[len(second)-1] ^= 1
 		out := deliver(t, append(bytes.Clone(whole), second...), 0, nil, nil)

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestRefusalsNameWhoWhatAndWhichRight(t *testing.T) {
+func TestRefusalErrorsNameUserResourceAndRight(t *testing.T) {
 	scram := Config{Topics: []string{"orders"}, GroupID: "billing",
 		SASL: SASL{Mechanism: "SCRAM-SHA-512", Username: "alice"}}
 	own := Config{SASL: SASL{Mechanism: "OAUTHBEARER"}.withoutSecrets()}
@@ -62,7 +62,7 @@ func TestRefusalsNameWhoWhatAndWhichRight(t *testing.T) {
 	}
 }
 
-func TestConnectionClosedAtOnceNamesWhatTheListenerMayRequire(t *testing.T) {
+func TestClosedConnectionErrorNamesPossibleRequirements(t *testing.T) {
 	login := SASL{Mechanism: "PLAIN", Username: "alice"}
 	certificate := &tls.Config{Certificates: make([]tls.Certificate, 1)}
 	for want, cfg := range map[string]Config{

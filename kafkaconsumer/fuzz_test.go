@@ -172,9 +172,9 @@ func FuzzResponseShowsWhatIsCommitted(f *testing.F) {
 	})
 }
 
-// FuzzRecordsAreReadAsTheyWereWritten checks that the content of records comes out as it was
+// FuzzRecordsRoundTrip checks that the content of records comes out as it was
 // written, whatever their batch's compression and time, including batches that kafka-go wrote.
-func FuzzRecordsAreReadAsTheyWereWritten(f *testing.F) {
+func FuzzRecordsRoundTrip(f *testing.F) {
 	f.Add([]byte("key"), []byte("value"), "header", []byte("content"), uint8(0), int64(1700000000000), int64(5), uint8(3))
 	f.Add([]byte{}, []byte(nil), "", []byte{}, uint8(0x1f), int64(-1), int64(0), uint8(1))
 	f.Add(bytes.Repeat([]byte("0"), 100_000), []byte{0}, "h", []byte(nil), uint8(0x2c), int64(1<<50), int64(1<<40),

@@ -248,7 +248,7 @@ func TestPartitionHealthHasStateAndTime(t *testing.T) {
 	require.Equal(t, []string{"resume", "skip"}, h.Decisions)
 }
 
-func TestProblemsOfThousandsOfPartitionsAreNamedUpToABound(t *testing.T) {
+func TestHealthListsABoundedNumberOfPartitions(t *testing.T) {
 	h := Health{Partitions: make([]PartitionHealth, 10_000)}
 	for i := range h.Partitions {
 		h.Partitions[i] = PartitionHealth{Topic: "orders", Partition: i, Halted: errors.New("a bad record")}

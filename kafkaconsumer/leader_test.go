@@ -7,10 +7,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestAssignmentOfAJoinThatFailedMakesNoLeader covers this case: a member assigns as leader, its
+// TestFailedJoinMakesNoLeader covers this case: a member assigns as leader, its
 // join fails, and another member leads the next one. If both members took themselves for the
 // leader, both could begin the group, and one could commit past what the other reads.
-func TestAssignmentOfAJoinThatFailedMakesNoLeader(t *testing.T) {
+func TestFailedJoinMakesNoLeader(t *testing.T) {
 	leader := &leaderView{}
 	b := observedBalancer{kafka.RangeGroupBalancer{}, leader, nil}
 	b.AssignGroups([]kafka.GroupMember{{ID: "a", Topics: []string{"t"}}}, []kafka.Partition{{Topic: "t"}})

@@ -44,7 +44,7 @@ func TestPasswordsAreNeverPrinted(t *testing.T) {
 	require.Contains(t, fmt.Sprintf("%+v", own), "PLAIN")
 }
 
-func TestErrorsOfTheConfigurationShowNoPassword(t *testing.T) {
+func TestConfigErrorsShowNoPassword(t *testing.T) {
 	const secret = "pa55word"
 	for name, change := range map[string]func(*kafkaconsumer.Config){
 		"a password that SCRAM cannot use": func(c *kafkaconsumer.Config) {
@@ -124,8 +124,8 @@ type cloudLogin struct{ plain.Mechanism }
 
 func (cloudLogin) Name() string { return "CLOUD" }
 
-// TestPlainPasswordsAreSentWithoutTLSOnlyIfAllowedByName proves contract 7.5.
-func TestPlainPasswordsAreSentWithoutTLSOnlyIfAllowedByName(t *testing.T) {
+// TestPlainPasswordsNeedTLSOrAnExplicitOption proves contract 7.5.
+func TestPlainPasswordsNeedTLSOrAnExplicitOption(t *testing.T) {
 	for name, login := range map[string]kafkaconsumer.SASL{
 		"by name":   {Mechanism: "PLAIN", Username: "billing", Password: "pa55word"},
 		"by custom": {Custom: plain.Mechanism{Username: "billing", Password: "pa55word"}},

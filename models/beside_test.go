@@ -38,8 +38,8 @@ func inEachInbox(t *testing.T, run func(s tables, status models.HandlerStatus, m
 	}
 }
 
-// TestARelationReadsTheMessagesOfTheSameInbox proves contract 3.4: no inbox sees another's rows.
-func TestARelationReadsTheMessagesOfTheSameInbox(t *testing.T) {
+// TestRelationReadsMessagesOfTheSameInbox proves contract 3.4: no inbox sees another's rows.
+func TestRelationReadsMessagesOfTheSameInbox(t *testing.T) {
 	inEachInbox(t, func(s tables, status models.HandlerStatus, message string) {
 		id := `"Message"."id" = ?`
 		for name, with := range map[string]func(db *gorm.DB) *gorm.DB{
@@ -122,9 +122,9 @@ func TestGenericsReadTheSameInbox(t *testing.T) {
 	})
 }
 
-// TestAssociationNeverReadsAnotherInboxsMessage covers GORM's association mode, whose conditions
+// TestAssociationNeverReadsAnotherInbox covers GORM's association mode, whose conditions
 // name the default table. Under another prefix the database refuses them.
-func TestAssociationNeverReadsAnotherInboxsMessage(t *testing.T) {
+func TestAssociationNeverReadsAnotherInbox(t *testing.T) {
 	inEachInbox(t, func(s tables, status models.HandlerStatus, message string) {
 		var found models.Message
 		err := s.db.Clauses(s.naming).Model(&status).Association("Message").Find(&found)
@@ -143,8 +143,8 @@ func TestAssociationNeverReadsAnotherInboxsMessage(t *testing.T) {
 	})
 }
 
-// TestARelationOfWhatIsNotTheTableIsRefused covers what hides which inbox a status is of.
-func TestARelationOfWhatIsNotTheTableIsRefused(t *testing.T) {
+// TestRelationOnAnAliasIsRefused covers what hides which inbox a status is of.
+func TestRelationOnAnAliasIsRefused(t *testing.T) {
 	inEachInbox(t, func(s tables, _ models.HandlerStatus, _ string) {
 		var found []models.HandlerStatus
 		aliased := func() *gorm.DB { return s.db.Table(columns.Quote(s.naming.HandlerStatuses()) + " AS s") }
@@ -173,9 +173,9 @@ func TestARelationOfWhatIsNotTheTableIsRefused(t *testing.T) {
 	})
 }
 
-// TestAStatusIsWrittenWithoutItsMessage proves that GORM does not write the message. It would write
+// TestStatusIsWrittenWithoutItsMessage proves that GORM does not write the message. It would write
 // it into the table with the default name.
-func TestAStatusIsWrittenWithoutItsMessage(t *testing.T) {
+func TestStatusIsWrittenWithoutItsMessage(t *testing.T) {
 	inEachInbox(t, func(s tables, status models.HandlerStatus, _ string) {
 		count := func() (n int64) {
 			require.NoError(s, s.db.Table(models.Naming{}.Messages()).Count(&n).Error)

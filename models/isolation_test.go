@@ -9,9 +9,9 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// TestConcurrentFirstStartsAgreeOnTheNameWhateverTheDefaultIsolation lets the second start read
+// TestConcurrentFirstStartsAgreeOnTheName lets the second start read
 // that there is no name yet, and wait with its insert for the first.
-func TestConcurrentFirstStartsAgreeOnTheNameWhateverTheDefaultIsolation(t *testing.T) {
+func TestConcurrentFirstStartsAgreeOnTheName(t *testing.T) {
 	inboxtest.OnStrictPostgres(t, func(t *testing.T, d *inboxtest.Database, _ string) {
 		require.NoError(t, models.Migrate(t.Context(), d.DB, models.Naming{}, "orders"))
 		inboxtest.Exec(t, d.DB, `DELETE FROM inbox_meta WHERE "key" IN ('name', 'id')`)

@@ -52,7 +52,7 @@ func TestMigratePlainSQLAndAutoMigrateAgree(t *testing.T) {
 	})
 }
 
-func TestMigrateTakesOverTablesMadeOtherwise(t *testing.T) {
+func TestMigrateAdoptsExistingTables(t *testing.T) {
 	onEveryDialect(t, func(t *testing.T, fresh func() *gorm.DB) {
 		for name, prepare := range map[string]func(*gorm.DB){
 			"plain SQL":   func(db *gorm.DB) { runSQL(t, db, models.Naming{}) },
@@ -69,8 +69,8 @@ func TestMigrateTakesOverTablesMadeOtherwise(t *testing.T) {
 	})
 }
 
-// TestMigrateByFiveReplicasAtOnce proves contract 3.4: five replicas start at once.
-func TestMigrateByFiveReplicasAtOnce(t *testing.T) {
+// TestFiveReplicasMigrateConcurrently proves contract 3.4: five replicas start at once.
+func TestFiveReplicasMigrateConcurrently(t *testing.T) {
 	onEveryDialect(t, func(t *testing.T, fresh func() *gorm.DB) {
 		db := fresh()
 		for _, err := range racetest.Together(5, func(int) error {
@@ -82,7 +82,7 @@ func TestMigrateByFiveReplicasAtOnce(t *testing.T) {
 	})
 }
 
-func TestMigrateLeavesNothingHalfDone(t *testing.T) {
+func TestMigrateIsAtomic(t *testing.T) {
 	onEveryDialect(t, func(t *testing.T, fresh func() *gorm.DB) {
 		db := fresh()
 		// It has the table's columns, and can have no index.
@@ -170,7 +170,7 @@ func TestTablesOfAnotherCommitAreRefused(t *testing.T) {
 	})
 }
 
-func TestStartNamesEveryTableThatIsMissing(t *testing.T) {
+func TestStartNamesEveryMissingTable(t *testing.T) {
 	onEveryDialect(t, func(t *testing.T, fresh func() *gorm.DB) {
 		db := fresh()
 		require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, "orders"))
@@ -185,7 +185,7 @@ func TestStartNamesEveryTableThatIsMissing(t *testing.T) {
 }
 
 // Contract 3.4.
-func TestMigrateRefusesAnApplicationsOwnTable(t *testing.T) {
+func TestMigrateRefusesATableOfTheApplication(t *testing.T) {
 	onEveryDialect(t, func(t *testing.T, fresh func() *gorm.DB) {
 		db := fresh()
 		require.NoError(t, db.Exec(`CREATE TABLE "Inbox_messages" ("id" integer PRIMARY KEY, "number" integer, "subject" text)`).Error)
@@ -202,7 +202,7 @@ func TestMigrateRefusesAnApplicationsOwnTable(t *testing.T) {
 }
 
 // CREATE TABLE creates in the first schema of the path, whatever the others have.
-func TestMigrateIgnoresTablesOfLaterSchemasOfTheSearchPath(t *testing.T) {
+func TestMigrateIgnoresLaterSchemasOfTheSearchPath(t *testing.T) {
 	dsn := testenv.PostgresDSN(t)
 	first := testenv.OpenPostgres(t, dsn)
 	require.NoError(t, first.Exec(`CREATE TABLE inbox_messages (id integer); CREATE SCHEMA mine`).Error)

@@ -10,7 +10,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-func TestNamingRefusesWhatIsNoIdentifier(t *testing.T) {
+func TestNamingRefusesInvalidIdentifiers(t *testing.T) {
 	for _, good := range []models.Naming{
 		{}, {Schema: "shop"}, {Prefix: "a"}, {Schema: "_Shop1", Prefix: "Inbox_2_"},
 		{Prefix: strings.Repeat("a", columns.MaxPrefix)},
@@ -39,7 +39,7 @@ func TestNames(t *testing.T) {
 	require.Equal(t, `"shop"."in_meta"`, columns.Quote(models.Naming{Schema: "shop", Prefix: "in_"}.Meta()))
 }
 
-func TestSQLRefusesWhatItDoesNotKnow(t *testing.T) {
+func TestSQLRefusesUnsupportedInput(t *testing.T) {
 	_, err := models.SQL("mysql", models.Naming{})
 	require.ErrorContains(t, err, `"mysql" is not supported`)
 	_, err = models.SQL("sqlite", models.Naming{Schema: "shop"})

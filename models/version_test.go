@@ -156,9 +156,9 @@ func onEveryWrite(t *testing.T, run func(s tables, write func(s tables, read *mo
 	})
 }
 
-// TestAStatusReadBeforeItChangedIsNotWritten proves contract 3.2, 3.4: a write that lost a race
+// TestStaleStatusIsNotWritten proves contract 3.2, 3.4: a write that lost a race
 // changes nothing.
-func TestAStatusReadBeforeItChangedIsNotWritten(t *testing.T) {
+func TestStaleStatusIsNotWritten(t *testing.T) {
 	onEveryWrite(t, func(s tables, write func(s tables, read *models.HandlerStatus) *gorm.DB) {
 		stale := s.add(uuid.NewString())
 		s.complete(stale.ID)
@@ -173,7 +173,7 @@ func TestAStatusReadBeforeItChangedIsNotWritten(t *testing.T) {
 	})
 }
 
-func TestAStatusWhoseVersionWasNotReadIsNotSaved(t *testing.T) {
+func TestStatusWithoutVersionIsNotSaved(t *testing.T) {
 	onEveryDriver(t, func(s tables) {
 		stale := s.add(uuid.NewString())
 		s.complete(stale.ID)
@@ -186,7 +186,7 @@ func TestAStatusWhoseVersionWasNotReadIsNotSaved(t *testing.T) {
 	})
 }
 
-func TestADeletedStatusIsNotWrittenAgain(t *testing.T) {
+func TestDeletedStatusIsNotWrittenAgain(t *testing.T) {
 	onEveryWrite(t, func(s tables, write func(s tables, read *models.HandlerStatus) *gorm.DB) {
 		stale := s.add(uuid.NewString())
 		require.NoError(s, s.statuses().Delete(&models.HandlerStatus{}, "id = ?", stale.ID).Error)
@@ -199,7 +199,7 @@ func TestADeletedStatusIsNotWrittenAgain(t *testing.T) {
 	})
 }
 
-func TestAStatusThatIsAsItWasReadIsWritten(t *testing.T) {
+func TestUnchangedStatusIsWritten(t *testing.T) {
 	onEveryWrite(t, func(s tables, write func(s tables, read *models.HandlerStatus) *gorm.DB) {
 		status, other := s.add(uuid.NewString()), s.add(uuid.NewString())
 		id := status.ID
@@ -215,9 +215,9 @@ func TestAStatusThatIsAsItWasReadIsWritten(t *testing.T) {
 	})
 }
 
-// TestAVersionWithoutAnIDWritesNoOtherStatus covers a status of which only some columns were read:
+// TestVersionWithoutIDWritesNoOtherStatus covers a status of which only some columns were read:
 // many rows have the same version.
-func TestAVersionWithoutAnIDWritesNoOtherStatus(t *testing.T) {
+func TestVersionWithoutIDWritesNoOtherStatus(t *testing.T) {
 	onEveryDriver(t, func(s tables) {
 		first, second := s.add("1"), s.add("2")
 		var part models.HandlerStatus
@@ -236,8 +236,8 @@ func TestAVersionWithoutAnIDWritesNoOtherStatus(t *testing.T) {
 	})
 }
 
-// TestAPartOfAStatusesKeyWritesNoOtherStatus covers statuses of which only part of the key was read.
-func TestAPartOfAStatusesKeyWritesNoOtherStatus(t *testing.T) {
+// TestPartialKeyWritesNoOtherStatus covers statuses of which only part of the key was read.
+func TestPartialKeyWritesNoOtherStatus(t *testing.T) {
 	onEveryDriver(t, func(s tables) {
 		first, second := s.add("1"), s.add("2")
 		for _, part := range []string{"handler_key", "message_number"} {
@@ -257,9 +257,9 @@ func TestAPartOfAStatusesKeyWritesNoOtherStatus(t *testing.T) {
 	})
 }
 
-// TestAStatusOfAnotherModelObeysItsVersion covers a relation to a status, which GORM upserts with
+// TestRelatedStatusObeysItsVersion covers a relation to a status, which GORM upserts with
 // its owner. GORM does not report its RowsAffected.
-func TestAStatusOfAnotherModelObeysItsVersion(t *testing.T) {
+func TestRelatedStatusObeysItsVersion(t *testing.T) {
 	type Parcel struct {
 		ID       int
 		StatusID string                `gorm:"type:uuid"`
@@ -285,7 +285,7 @@ func TestAStatusOfAnotherModelObeysItsVersion(t *testing.T) {
 	})
 }
 
-func TestAStatusThatWasReadIsWrittenAndItsVersionRaised(t *testing.T) {
+func TestWrittenStatusRaisesItsVersion(t *testing.T) {
 	onEveryDriver(t, func(s tables) {
 		status := s.add("1")
 		text := func(s string) *string { return &s }
@@ -336,9 +336,9 @@ func TestOnlyTheStaleStatusOfSeveralIsSkipped(t *testing.T) {
 	})
 }
 
-// TestSeveralStatusesThatWereReadAreNotUpserted covers an INSERT of several rows. GORM would assign
+// TestSeveralReadStatusesAreNotUpserted covers an INSERT of several rows. GORM would assign
 // what the INSERT returns to the wrong ones.
-func TestSeveralStatusesThatWereReadAreNotUpserted(t *testing.T) {
+func TestSeveralReadStatusesAreNotUpserted(t *testing.T) {
 	onEveryDriver(t, func(s tables) {
 		first, second := s.add("1"), s.add("2")
 		for _, write := range []func() *gorm.DB{
@@ -353,9 +353,9 @@ func TestSeveralStatusesThatWereReadAreNotUpserted(t *testing.T) {
 	})
 }
 
-// TestAnUpdateByConditionRaisesEachVersion covers an update by a condition alone, which has read no
+// TestUpdateByConditionRaisesEachVersion covers an update by a condition alone, which has read no
 // version that it could compare.
-func TestAnUpdateByConditionRaisesEachVersion(t *testing.T) {
+func TestUpdateByConditionRaisesEachVersion(t *testing.T) {
 	onEveryDriver(t, func(s tables) {
 		first, second := s.add("1"), s.add("2")
 		result := s.statuses().Model(&models.HandlerStatus{}).Where("handler_key = ?", "h").
@@ -373,7 +373,7 @@ func TestAnUpdateByConditionRaisesEachVersion(t *testing.T) {
 	})
 }
 
-func TestANewStatusCanBeSaved(t *testing.T) {
+func TestNewStatusCanBeSaved(t *testing.T) {
 	onEveryDriver(t, func(s tables) {
 		m := newMessage("1")
 		require.NoError(s, s.messages().Create(m).Error)

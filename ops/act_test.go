@@ -69,9 +69,9 @@ func TestOperatorsClockDelaysNothing(t *testing.T) {
 	})
 }
 
-// TestAgesAndWaitsFollowATestsClockAheadOfTheDatabase has a test's clock ahead of every database,
+// TestAgesAndWaitsFollowAnInjectedClock has a test's clock ahead of every database,
 // on which nothing depends then.
-func TestAgesAndWaitsFollowATestsClockAheadOfTheDatabase(t *testing.T) {
+func TestAgesAndWaitsFollowAnInjectedClock(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.clock.Advance(time.Since(r.clock.Now()) + 48*time.Hour)
 		r.poison("mail", "no", "retried", "discarded")
@@ -96,8 +96,8 @@ func TestAgesAndWaitsFollowATestsClockAheadOfTheDatabase(t *testing.T) {
 	})
 }
 
-// TestDiscardedStatusIsKeptAsMemory proves contract 11.1, 6.4.
-func TestDiscardedStatusIsKeptAsMemory(t *testing.T) {
+// TestDiscardedStatusStillDetectsDuplicates proves contract 11.1, 6.4.
+func TestDiscardedStatusStillDetectsDuplicates(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.poison("mail", "no such order", "1")
 		r.accept("1")
@@ -119,8 +119,8 @@ func TestDiscardedStatusIsKeptAsMemory(t *testing.T) {
 	})
 }
 
-// TestOnlyOpenStatusesThatDoNotRunAreChanged proves contract 11.1: which may be discarded and which retried.
-func TestOnlyOpenStatusesThatDoNotRunAreChanged(t *testing.T) {
+// TestOnlyIdleOpenStatusesAreChanged proves contract 11.1: which may be discarded and which retried.
+func TestOnlyIdleOpenStatusesAreChanged(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		ctx := t.Context()
 		r.poison("mail", "no", "poisoned")
@@ -191,7 +191,7 @@ func TestRetryRunsAFailingStatusNow(t *testing.T) {
 	})
 }
 
-func TestRetryOfAFailingLanesHeadRunsItBeforeTheRest(t *testing.T) {
+func TestRetryRunsAFailingLaneHeadFirst(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d, nil, handler.Ordered())
 		r.fail("mail", "1", errors.New("boom"))
@@ -211,7 +211,7 @@ func TestRetryOfAFailingLanesHeadRunsItBeforeTheRest(t *testing.T) {
 	})
 }
 
-func TestOneOfTwoConcurrentOperatorsWinsAndTheOtherGetsAnError(t *testing.T) {
+func TestOneOfTwoConcurrentOperatorsWins(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.poison("mail", "no", "1")
 		r.accept("1")
@@ -275,8 +275,8 @@ func actions(t *testing.T, r *rig, actor ops.Actor, ref ops.Ref) map[string]func
 	}
 }
 
-// TestActionWhoseAuditRowCannotBeWrittenIsRefused proves contract 11.3.
-func TestActionWhoseAuditRowCannotBeWrittenIsRefused(t *testing.T) {
+// TestActionWithoutAuditRowIsRefused proves contract 11.3.
+func TestActionWithoutAuditRowIsRefused(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.poison("mail", "no", "1")
 		r.accept("1", "2")

@@ -100,9 +100,9 @@ func message(channel, typ, id string) handler.RawMessage {
 	return handler.RawMessage{Channel: channel, Type: typ, ID: id, Content: []byte(id)}
 }
 
-// TestBackfillAddsWhatAHandlerLacks proves contract 4.2, 11.1: what a program without the handler
+// TestBackfillAddsMissingStatuses proves contract 4.2, 11.1: what a program without the handler
 // accepted runs, once, and nothing else does.
-func TestBackfillAddsWhatAHandlerLacks(t *testing.T) {
+func TestBackfillAddsMissingStatuses(t *testing.T) {
 	onVersions(t, func(t *testing.T, v *versions) {
 		old := v.program(inbox.Channel("c", inbox.On("t", v.note("mail")), inbox.On("other", v.note("alone"))),
 			inbox.Channel("d", inbox.On("t", v.note("ship"))))
@@ -155,9 +155,9 @@ func TestBackfillAddsWhatAHandlerLacks(t *testing.T) {
 	})
 }
 
-// TestBackfillAddsNoSecondRowToALegacyKeys proves contract 4.2: a row under a legacy key is the
+// TestBackfillAddsNoSecondRowForALegacyKey proves contract 4.2: a row under a legacy key is the
 // handler's.
-func TestBackfillAddsNoSecondRowToALegacyKeys(t *testing.T) {
+func TestBackfillAddsNoSecondRowForALegacyKey(t *testing.T) {
 	onVersions(t, func(t *testing.T, v *versions) {
 		before := v.program(inboxtest.Handlers(v.note("mail"), v.note("post")))
 		inboxtest.Accept(t, before.Inbox, "a", "b")
@@ -175,9 +175,9 @@ func TestBackfillAddsNoSecondRowToALegacyKeys(t *testing.T) {
 	})
 }
 
-// TestLegacyKeysRowThatAppearsDuringABackfillStaysTheOnly proves the same while an accept of a
+// TestLegacyRowAddedDuringABackfillStaysTheOnlyOne proves the same while an accept of a
 // program from before the rename is under way.
-func TestLegacyKeysRowThatAppearsDuringABackfillStaysTheOnly(t *testing.T) {
+func TestLegacyRowAddedDuringABackfillStaysTheOnlyOne(t *testing.T) {
 	onVersions(t, legacyKeysRowStaysTheOnly)
 }
 
@@ -224,9 +224,9 @@ func awaitLock(t *testing.T, d *inboxtest.Database) {
 	}, inboxtest.Patience, time.Millisecond)
 }
 
-// TestBackfillsAndAcceptsAtOnceLeaveOneRow proves contract 4.2: the unique constraint keeps them to
+// TestConcurrentBackfillAndAcceptLeaveOneRow proves contract 4.2: the unique constraint keeps them to
 // one row, whoever comes first.
-func TestBackfillsAndAcceptsAtOnceLeaveOneRow(t *testing.T) {
+func TestConcurrentBackfillAndAcceptLeaveOneRow(t *testing.T) {
 	onVersions(t, func(t *testing.T, v *versions) {
 		old := v.program(inboxtest.Handlers(v.note("mail")))
 		var ids, expected []string
@@ -293,8 +293,8 @@ func TestBackfillKeepsToItsPeriodAndTheRetention(t *testing.T) {
 	})
 }
 
-// TestBackfillTakesTheHandlersChannelAmongThoseThatShareIDs proves contract 11.1, 4.4.
-func TestBackfillTakesTheHandlersChannelAmongThoseThatShareIDs(t *testing.T) {
+// TestBackfillUsesTheHandlersChannelAmongSharedIDs proves contract 11.1, 4.4.
+func TestBackfillUsesTheHandlersChannelAmongSharedIDs(t *testing.T) {
 	onVersions(t, func(t *testing.T, v *versions) {
 		shared := func(channel string, handlers ...*inbox.HandlerSpec) inbox.Option {
 			return inbox.Channel(channel, inbox.IDNamespace("both"), inbox.On("t", handlers...))
@@ -325,9 +325,9 @@ func TestRenamedChannelIsBackfilledByItsNamespace(t *testing.T) {
 	})
 }
 
-// TestRenamedChannelThatSharesItsIDsIsBackfilledSinceItsRename proves contract 11.1: whose the earlier messages are is
+// TestSharedRenamedChannelIsBackfilledSinceItsRename proves contract 11.1: whose the earlier messages are is
 // not known.
-func TestRenamedChannelThatSharesItsIDsIsBackfilledSinceItsRename(t *testing.T) {
+func TestSharedRenamedChannelIsBackfilledSinceItsRename(t *testing.T) {
 	onVersions(t, func(t *testing.T, v *versions) {
 		old := v.program(inboxtest.Handlers(v.note("mail")))
 		inboxtest.Accept(t, old.Inbox, "1")
@@ -427,9 +427,9 @@ func TestBackfilledLanesRunInAcceptanceOrder(t *testing.T) {
 	})
 }
 
-// TestCleanupBesideABackfillDeletesNothingItAdded proves contract 4.2: a backfill locks its messages
+// TestCleanupDuringABackfillDeletesNothingItAdded proves contract 4.2: a backfill locks its messages
 // against cleanup, as an accept does, and adds nothing to a message that is gone.
-func TestCleanupBesideABackfillDeletesNothingItAdded(t *testing.T) {
+func TestCleanupDuringABackfillDeletesNothingItAdded(t *testing.T) {
 	onVersions(t, func(t *testing.T, v *versions) {
 		short := inbox.Configure(func(o *inbox.Options) { o.Cleanup.Retention = time.Hour })
 		old := v.program(short, inboxtest.Handlers(v.note("mail")))
@@ -533,9 +533,9 @@ func TestBackfillIsRefused(t *testing.T) {
 	})
 }
 
-// TestOrderingKeyThatPanicsFailsItsChunk proves that a user's function cannot end the process, and
+// TestPanickingOrderingKeyFailsItsChunk proves that a user's function cannot end the process, and
 // that nothing of its chunk is added.
-func TestOrderingKeyThatPanicsFailsItsChunk(t *testing.T) {
+func TestPanickingOrderingKeyFailsItsChunk(t *testing.T) {
 	onVersions(t, func(t *testing.T, v *versions) {
 		old := v.program(inboxtest.Handlers(v.note("mail")))
 		inboxtest.Accept(t, old.Inbox, "1", "2")

@@ -83,8 +83,8 @@ func TestRetryAllOfAFailureGroupAfterADryRun(t *testing.T) {
 	})
 }
 
-// TestRetryAllTakesTheFailingWhereTheFilterAsksForThem proves contract 11.1.
-func TestRetryAllTakesTheFailingWhereTheFilterAsksForThem(t *testing.T) {
+// TestRetryAllIncludesFailingStatusesIfFiltered proves contract 11.1.
+func TestRetryAllIncludesFailingStatusesIfFiltered(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.poison("mail", "no", "poisoned")
 		r.fail("mail", "failing", errors.New("boom"))
@@ -154,7 +154,7 @@ func TestBulkActionTakesNoMoreThanWasConfirmed(t *testing.T) {
 	})
 }
 
-func TestBulkActionEndsBetweenChunksAndReportsWhatWasDone(t *testing.T) {
+func TestBulkActionEndsBetweenChunksAndReportsProgress(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		poisonMany(r, 10)
 		ctx, cancel := context.WithCancel(t.Context())

@@ -21,7 +21,7 @@ func holdPause(t *testing.T, r *rig) (release func()) {
 	return func() { require.NoError(t, tx.Rollback().Error) }
 }
 
-func TestConnectionsUsedAtOnceAreBounded(t *testing.T) {
+func TestConcurrentConnectionsAreBounded(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.poison("mail", "boom", "1")
 		r.accept("1")

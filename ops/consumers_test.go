@@ -79,8 +79,8 @@ func TestConsumersOfLivingWorkersAreListed(t *testing.T) {
 	})
 }
 
-// TestRequestsAreForHaltsThatLivingWorkersReport proves contract 7.10 and 11.1.
-func TestRequestsAreForHaltsThatLivingWorkersReport(t *testing.T) {
+// TestRequestsNeedAHaltReportedByALivingWorker proves contract 7.10 and 11.1.
+func TestRequestsNeedAHaltReportedByALivingWorker(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		worker := r.consumes("c", haltedAtBad+","+haltedAtGap+","+fetching)
 		at := func(partition int32, offset int64) ops.PartitionRef {
@@ -141,8 +141,8 @@ func TestRequestsAreForHaltsThatLivingWorkersReport(t *testing.T) {
 	})
 }
 
-// TestPartitionRequestOfAMachineWithAWrongClockDoesNotExpireEarly proves contract 3.5 and 7.10.
-func TestPartitionRequestOfAMachineWithAWrongClockDoesNotExpireEarly(t *testing.T) {
+// TestWrongClockDoesNotExpireAPartitionRequestEarly proves contract 3.5 and 7.10.
+func TestWrongClockDoesNotExpireAPartitionRequestEarly(t *testing.T) {
 	for name, wrong := range map[string]time.Duration{"behind": -2 * time.Hour, "ahead": 2 * time.Hour} {
 		t.Run(name, func(t *testing.T) {
 			inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // a SQLite file is on one machine

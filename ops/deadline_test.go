@@ -31,9 +31,9 @@ func (s slow) QueryContext(ctx context.Context, query string, args ...any) (*sql
 	}
 }
 
-// TestPagesOfASlowDatabaseEndAfterAFewStatementTimeouts runs dozens of statements, one for each
+// TestSlowDatabasePagesEndAfterAFewTimeouts runs dozens of statements, one for each
 // handler, of which each is in time.
-func TestPagesOfASlowDatabaseEndAfterAFewStatementTimeouts(t *testing.T) {
+func TestSlowDatabasePagesEndAfterAFewTimeouts(t *testing.T) {
 	t.Parallel()
 	const timeout = 500 * time.Millisecond
 	at := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)

@@ -51,7 +51,7 @@ func TestDeniedRequestsAreAuditedAndDoNotFillTheTable(t *testing.T) {
 	})
 }
 
-func TestReplayThatIsOffIsDenied(t *testing.T) {
+func TestDisabledReplayIsDenied(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.accept("1")
 		for range 3 {

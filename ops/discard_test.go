@@ -35,9 +35,9 @@ func (r *rig) of(key string) []string {
 	return slices.DeleteFunc(r.handled(), func(at string) bool { return !strings.HasPrefix(at, key+"/") })
 }
 
-// TestWorkThatDoesNotRunMayBeDiscarded proves contract 11.1: pending, failing and waiting statuses are given up like
+// TestIdleStatusesMayBeDiscarded proves contract 11.1: pending, failing and waiting statuses are given up like
 // poisoned ones.
-func TestWorkThatDoesNotRunMayBeDiscarded(t *testing.T) {
+func TestIdleStatusesMayBeDiscarded(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.fail("mail", "failing", errors.New("boom"))
 		r.accept("failing")
@@ -66,9 +66,9 @@ func TestWorkThatDoesNotRunMayBeDiscarded(t *testing.T) {
 	})
 }
 
-// TestDiscardedPendingStatusesMoveTheirLaneOn proves contract 5.12: whatever is discarded, the rest of the lane runs
+// TestDiscardedPendingStatusesAdvanceTheirLane proves contract 5.12: whatever is discarded, the rest of the lane runs
 // once and in order.
-func TestDiscardedPendingStatusesMoveTheirLaneOn(t *testing.T) {
+func TestDiscardedPendingStatusesAdvanceTheirLane(t *testing.T) {
 	for name, each := range map[string]struct {
 		discarded, ran []string
 	}{
@@ -123,9 +123,9 @@ func TestDiscardOfAClaimedStatusIsRefused(t *testing.T) {
 	})
 }
 
-// TestDiscardRacesWithAWorkerLeaveNothingBehind discards pending statuses while a worker runs their lanes: each runs
+// TestDiscardsRacingAWorkerLeaveNothing discards pending statuses while a worker runs their lanes: each runs
 // once or is discarded, those that run keep their order, and no lane is stuck.
-func TestDiscardRacesWithAWorkerLeaveNothingBehind(t *testing.T) {
+func TestDiscardsRacingAWorkerLeaveNothing(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		const lanes, each = 5, 30
 		r := newRig(t, d, nil, handler.Ordered())
@@ -158,9 +158,9 @@ func TestDiscardRacesWithAWorkerLeaveNothingBehind(t *testing.T) {
 	})
 }
 
-// TestAllOfARemovedHandlerIsDiscarded proves contract 5.7, 11.1: what waits for a handler that no program has any more
-// is given up by its key, lanes and all, after a count.
-func TestAllOfARemovedHandlerIsDiscarded(t *testing.T) {
+// TestAllStatusesOfARemovedHandlerAreDiscarded proves contract 5.7, 11.1: statuses of a handler that no program has any
+// more are discarded by its key, lanes included, after a count.
+func TestAllStatusesOfARemovedHandlerAreDiscarded(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d, nil, handler.Ordered())
 		r.poison("mail", "no", "head")
@@ -195,9 +195,9 @@ func TestAllOfARemovedHandlerIsDiscarded(t *testing.T) {
 	})
 }
 
-// TestDiscardOfARenamedHandlersRowEndsItsTwin proves contract 4.2: of the two rows that a rolling rename has left, the
+// TestDiscardOfARenamedRowEndsItsTwin proves contract 4.2: of the two rows that a rolling rename has left, the
 // discarded one decides, and the other never runs.
-func TestDiscardOfARenamedHandlersRowEndsItsTwin(t *testing.T) {
+func TestDiscardOfARenamedRowEndsItsTwin(t *testing.T) {
 	for _, discarded := range []string{"old", "new"} {
 		t.Run(discarded, func(t *testing.T) {
 			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {

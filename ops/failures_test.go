@@ -18,10 +18,10 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// TestEveryWayToFailIsInAGroup proves contract 11.2: in whatever way an attempt fails, its status
+// TestEveryKindOfFailureIsInAGroup proves contract 11.2: in whatever way an attempt fails, its status
 // is in a group from then on, also with results stored together, in transactions and after the last
 // retry.
-func TestEveryWayToFailIsInAGroup(t *testing.T) {
+func TestEveryKindOfFailureIsInAGroup(t *testing.T) {
 	type order struct{ Number int }
 	fail := func(err error) func(context.Context, inboxtest.Bytes) error {
 		return func(context.Context, inboxtest.Bytes) error { return err }
@@ -161,9 +161,9 @@ func TestPagesOfAGroupAreStableWhileItsStatusesChange(t *testing.T) {
 	})
 }
 
-// TestFewFailuresAreSeenBesideThousands proves contract 11.2: a cause of a few failures is seen
+// TestFewFailuresAreSeenAmongThousands proves contract 11.2: a cause of a few failures is seen
 // beside one of thousands, and every handler's are.
-func TestFewFailuresAreSeenBesideThousands(t *testing.T) {
+func TestFewFailuresAreSeenAmongThousands(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		alone := inboxtest.Message("0")
 		alone.Type = "alone"
@@ -227,9 +227,9 @@ func TestRetriedStatusesDoNotHideThePoisonedOfTheirGroup(t *testing.T) {
 	})
 }
 
-// TestAgesAreComparedBelowASecond proves that limits between two stored times lose nothing and
+// TestAgesAreComparedWithSubsecondPrecision proves that limits between two stored times lose nothing and
 // count nothing too much, in every form that times have on SQLite.
-func TestAgesAreComparedBelowASecond(t *testing.T) {
+func TestAgesAreComparedWithSubsecondPrecision(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		alone := func(id string) {
 			m := inboxtest.Message(id)

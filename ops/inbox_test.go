@@ -152,8 +152,8 @@ func TestFailuresAreGroupedByFingerprint(t *testing.T) {
 	})
 }
 
-// TestPauseAndResumeAreObeyedAtOnceInTheSameProcess proves contract 5.13, 11.1.
-func TestPauseAndResumeAreObeyedAtOnceInTheSameProcess(t *testing.T) {
+// TestPauseAndResumeApplyImmediatelyInTheSameProcess proves contract 5.13, 11.1.
+func TestPauseAndResumeApplyImmediatelyInTheSameProcess(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := make(chan string, 10)
 		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("now", func(_ context.Context, m inboxtest.Bytes) error {
@@ -179,9 +179,9 @@ func TestPauseAndResumeAreObeyedAtOnceInTheSameProcess(t *testing.T) {
 	})
 }
 
-// TestPauseIsOfAllKeysOfARenamedHandler proves contract 5.13: workers of a program from before a
+// TestPauseCoversAllKeysOfARenamedHandler proves contract 5.13: workers of a program from before a
 // rename obey, too.
-func TestPauseIsOfAllKeysOfARenamedHandler(t *testing.T) {
+func TestPauseCoversAllKeysOfARenamedHandler(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		renamed := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("now", inboxtest.Nothing,
 			handler.LegacyKeys("before"))))
@@ -209,9 +209,9 @@ func TestPauseIsOfAllKeysOfARenamedHandler(t *testing.T) {
 	})
 }
 
-// TestOverviewJudgesLanes proves that what no claim takes is not due, whether a claim has marked it
+// TestOverviewCountsBlockedLanesAsPending proves that what no claim takes is not due, whether a claim has marked it
 // or not (contract 5.12).
-func TestOverviewJudgesLanes(t *testing.T) {
+func TestOverviewCountsBlockedLanesAsPending(t *testing.T) {
 	for name, each := range map[string]struct {
 		fails error
 		head  ops.HandlerOverview
@@ -257,9 +257,9 @@ func TestOverviewJudgesLanes(t *testing.T) {
 	}
 }
 
-// TestAuditReadsOnlyThePartWithItsTimes proves that reading a long audit stops where nothing older can
+// TestAuditReadsOnlyTheMatchingPeriod proves that reading a long audit stops where nothing older can
 // match.
-func TestAuditReadsOnlyThePartWithItsTimes(t *testing.T) {
+func TestAuditReadsOnlyTheMatchingPeriod(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.accept("1")
 		for range 30 {
@@ -287,9 +287,9 @@ func TestAuditReadsOnlyThePartWithItsTimes(t *testing.T) {
 	})
 }
 
-// TestPausingWithoutTheApplication proves that the CLI, which knows no handlers, pauses what
+// TestPauseWorksWithoutTheApplication proves that the CLI, which knows no handlers, pauses what
 // workers list or what is stored.
-func TestPausingWithoutTheApplication(t *testing.T) {
+func TestPauseWorksWithoutTheApplication(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("now", inboxtest.Nothing, handler.LegacyKeys("before"))))
 		o, err := ops.New(d.Another(t))
@@ -312,7 +312,7 @@ func TestPausingWithoutTheApplication(t *testing.T) {
 	})
 }
 
-func TestCanReportsWhatTheMethodsAllow(t *testing.T) {
+func TestCanAgreesWithTheMethods(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		clean := func(o *ops.Options) {
 			o.Cleanup = func(context.Context) (handler.Deleted, error) { return handler.Deleted{}, nil }
@@ -379,7 +379,7 @@ func TestActionsThatNeedTheApplicationReturnATypedError(t *testing.T) {
 	})
 }
 
-func TestCleanupByAFunctionIsNotedAsWell(t *testing.T) {
+func TestCleanupByFunctionIsAudited(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		clean := func(o *ops.Options) {
 			o.Cleanup = func(context.Context) (handler.Deleted, error) { return handler.Deleted{Messages: 3}, nil }
@@ -397,7 +397,7 @@ func TestCleanupByAFunctionIsNotedAsWell(t *testing.T) {
 	})
 }
 
-func TestCleanupByAnOperatorIsNotedWithItsCounts(t *testing.T) {
+func TestOperatorsCleanupIsAuditedWithItsCounts(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.accept("1", "2")
 		r.process()
@@ -466,9 +466,9 @@ func TestAuditIsListedAndSearched(t *testing.T) {
 	})
 }
 
-// TestOpsSeesItsOwnTablesOnly runs two inboxes in one database under different prefixes (contract
+// TestOpsSeesOnlyItsTables runs two inboxes in one database under different prefixes (contract
 // 3.4).
-func TestOpsSeesItsOwnTablesOnly(t *testing.T) {
+func TestOpsSeesOnlyItsTables(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d, nil)
 		r.accept("1")
@@ -492,9 +492,9 @@ func TestOpsSeesItsOwnTablesOnly(t *testing.T) {
 	})
 }
 
-// TestMessagesThatWaitForACircuitBreakerShowThat proves contract 11.1: an operator's faces say what
+// TestMessagesShowAnOpenCircuitBreaker proves contract 11.1: an operator's faces say what
 // the workers' health says.
-func TestMessagesThatWaitForACircuitBreakerShowThat(t *testing.T) {
+func TestMessagesShowAnOpenCircuitBreaker(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(),
 			inboxtest.Handlers(inbox.Func("mail", func(context.Context, inboxtest.Bytes) error {
@@ -519,9 +519,9 @@ func TestMessagesThatWaitForACircuitBreakerShowThat(t *testing.T) {
 	})
 }
 
-// TestMessagesOfAHandlerWhoseCallDoesNotReturnShowThat proves contract 11.1: the page of the message
+// TestMessagesShowAHangingCall proves contract 11.1: the page of the message
 // that hangs says so, and that of the one that waits behind it in its lane says why.
-func TestMessagesOfAHandlerWhoseCallDoesNotReturnShowThat(t *testing.T) {
+func TestMessagesShowAHangingCall(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		entered, leave := make(chan struct{}, 10), make(chan struct{})
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {

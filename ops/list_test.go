@@ -166,9 +166,9 @@ func TestPagesAreStableWhileRowsChange(t *testing.T) {
 	})
 }
 
-// TestSearchStopsAfterABoundAndGoesOn proves that a search never reads millions of rows: it stops,
+// TestSearchStopsAtABoundAndContinues proves that a search never reads millions of rows: it stops,
 // reports that, and continues from its cursor.
-func TestSearchStopsAfterABoundAndGoesOn(t *testing.T) {
+func TestSearchStopsAtABoundAndContinues(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		for batch := range 6 {
 			old := inboxtest.Message(fmt.Sprintf("%d-0000", batch))
@@ -249,9 +249,9 @@ func TestOverviewCountsManyHandlers(t *testing.T) {
 	})
 }
 
-// TestOverviewCountsWhatIsProcessedByAFasterClock has a worker whose clock is ahead: what it is
+// TestOverviewCountsWorkOfAWorkerWithAFastClock has a worker whose clock is ahead: what it is
 // processing is not due yet here.
-func TestOverviewCountsWhatIsProcessedByAFasterClock(t *testing.T) {
+func TestOverviewCountsWorkOfAWorkerWithAFastClock(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.accept("1")
 		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_handler_statuses SET processing_started_at = created_at, worker_id = id
@@ -271,7 +271,7 @@ func TestOverviewCountsWhatIsProcessedByAFasterClock(t *testing.T) {
 	})
 }
 
-func TestBadInputHasItsOwnError(t *testing.T) {
+func TestBadInputIsATypedError(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		ctx := t.Context()
 		r.accept("1", "2", "3")
@@ -336,7 +336,7 @@ func TestBadInputHasItsOwnError(t *testing.T) {
 	})
 }
 
-func TestOpsRefusesWhatCannotWork(t *testing.T) {
+func TestOpsRefusesInvalidSettings(t *testing.T) {
 	_, err := ops.New(nil)
 	require.ErrorContains(t, err, "no database")
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
@@ -375,7 +375,7 @@ func TestListOfMessagesWithManyHandlersIsComplete(t *testing.T) {
 	})
 }
 
-func TestFilterThatNothingCanMatchIsBadInput(t *testing.T) {
+func TestUnmatchableFilterIsBadInput(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		for name, filter := range map[string]ops.Filter{
 			"error text": {ErrorText: strings.Repeat("x", 2001)}, "type": {Type: strings.Repeat("x", 256)},

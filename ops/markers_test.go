@@ -12,8 +12,8 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// TestMarkersTellWhichHandlersProcessedAMessageInline proves contract 11.1.
-func TestMarkersTellWhichHandlersProcessedAMessageInline(t *testing.T) {
+// TestMarkersShowWhichHandlersProcessedAMessage proves contract 11.1.
+func TestMarkersShowWhichHandlersProcessedAMessage(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		mark := func(id, handlerKey, namespace string) models.Marker {
 			m := models.Marker{MessageID: id, HandlerKey: handlerKey, Namespace: namespace, MessageType: "order.placed",

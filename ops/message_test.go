@@ -137,9 +137,9 @@ func TestMessageShowsItsPositionInItsLane(t *testing.T) {
 	})
 }
 
-// TestRedactionHookSeesEverythingThatIsShown proves contract 11.4: payload, headers and errors are
+// TestRedactionHookSeesAllShownText proves contract 11.4: payload, headers and errors are
 // shown and searched only after the hook has redacted them.
-func TestRedactionHookSeesEverythingThatIsShown(t *testing.T) {
+func TestRedactionHookSeesAllShownText(t *testing.T) {
 	hide := func(v redact.Value) []byte {
 		switch {
 		case v.Name == "none":
@@ -194,7 +194,7 @@ func TestRedactionHookSeesEverythingThatIsShown(t *testing.T) {
 }
 
 // Contract 11.6: no option of an Ops removes the inbox's hook, or sees what that hides.
-func TestTheInboxsHookRunsBeforeThatOfAnOps(t *testing.T) {
+func TestInboxHookRunsBeforeTheOpsHook(t *testing.T) {
 	replacing := func(old, with string) redact.Hook {
 		return func(v redact.Value) []byte { return bytes.ReplaceAll(v.Bytes, []byte(old), []byte(with)) }
 	}
@@ -286,9 +286,9 @@ func TestFailuresWithoutAShownErrorAreAGroup(t *testing.T) {
 	})
 }
 
-// TestErrorTextOfAFilterIsRedactedInTheAudit proves contract 11.6: an operator's search for a card
+// TestFilterTextIsRedactedInTheAudit proves contract 11.6: an operator's search for a card
 // number is not stored.
-func TestErrorTextOfAFilterIsRedactedInTheAudit(t *testing.T) {
+func TestFilterTextIsRedactedInTheAudit(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d, redactBy(redact.Common))
 		filter := ops.Filter{HandlerKeys: []string{"mail"}, ErrorText: "card 4111 1111 1111 1111"}

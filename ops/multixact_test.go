@@ -18,9 +18,9 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// TestNothingMakesMultixacts proves contract 4.1: no two transactions of an inbox share a row's lock,
+// TestNoStatementCreatesMultixacts proves contract 4.1: no two transactions of an inbox share a row's lock,
 // for which PostgreSQL would use up a number that the whole server has 4 billion of.
-func TestNothingMakesMultixacts(t *testing.T) {
+func TestNoStatementCreatesMultixacts(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		log, logs := inboxtest.Observe()
 		first := inboxtest.Handlers(inboxtest.Do("plain", inboxtest.Nothing), inbox.Tx("tx",

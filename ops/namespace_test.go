@@ -11,9 +11,9 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// TestMessagesOfOneIDAreDistinguishedByTheirNamespaces proves contract 4.4: an ID is unique within its
+// TestMessagesWithTheSameIDAreDistinguishedByNamespace proves contract 4.4: an ID is unique within its
 // channel.
-func TestMessagesOfOneIDAreDistinguishedByTheirNamespaces(t *testing.T) {
+func TestMessagesWithTheSameIDAreDistinguishedByNamespace(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ctx := t.Context()
 		ib := inboxtest.New(t, d.DB, inbox.Channel("core", inbox.On("t", inboxtest.Do("transfer", inboxtest.Nothing))),

@@ -34,7 +34,7 @@ func behindProxy(t *testing.T, test func(t *testing.T, r *rig, proxy *pgproxy.Pr
 var losses = map[string]pgproxy.Fault{"before the statement": pgproxy.RequestLost, "after the statement": pgproxy.AnswerLost}
 
 // Contract 11.1. SQLite has no connection to lose.
-func TestReAcceptGoesOnAfterLostConnections(t *testing.T) {
+func TestReAcceptContinuesAfterLostConnections(t *testing.T) {
 	for name, fault := range losses {
 		for what, statement := range map[string]func(sql string) bool{
 			"the search":  pgproxy.Containing("SELECT", "inbox_rejected_messages", "ORDER BY"),
@@ -72,7 +72,7 @@ func TestReAcceptGoesOnAfterLostConnections(t *testing.T) {
 }
 
 // Contract 11.1: a record that itself ends each connection is skipped after three tries.
-func TestReAcceptPassesARecordWhoseAcceptLosesItsConnections(t *testing.T) {
+func TestReAcceptSkipsARecordThatLosesItsConnections(t *testing.T) {
 	behindProxy(t, func(t *testing.T, r *rig, proxy *pgproxy.Proxy, o *ops.Ops) {
 		for i := range int64(3) {
 			r.reject(i, "bad")
@@ -98,7 +98,7 @@ func TestReAcceptPassesARecordWhoseAcceptLosesItsConnections(t *testing.T) {
 }
 
 // Contract 11.1. SQLite has no connection to lose.
-func TestBulkRetryAndDiscardGoOnAfterLostConnections(t *testing.T) {
+func TestBulkRetryAndDiscardContinueAfterLostConnections(t *testing.T) {
 	for name, fault := range losses {
 		for what, statement := range map[string]func(sql string) bool{
 			"the search": pgproxy.Containing("SELECT", "inbox_handler_statuses", "ORDER BY"),

@@ -146,9 +146,9 @@ func TestBulkActionsLockTheSameRowsInOneOrder(t *testing.T) {
 	})
 }
 
-// TestBulkActionThatEndsInADeadlockIsTriedAgain proves contract 11.1. A trigger makes bob lock first what
+// TestDeadlockedBulkActionIsRetried proves contract 11.1. A trigger makes bob lock first what
 // ada has not locked yet.
-func TestBulkActionThatEndsInADeadlockIsTriedAgain(t *testing.T) {
+func TestDeadlockedBulkActionIsRetried(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		o, middle := onOverlap(t, d, func(*overlapping) {
 			inboxtest.Exec(t, d.DB, `CREATE FUNCTION last_first() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN

@@ -20,9 +20,9 @@ import (
 // withoutHeaders makes a rejected record one of which no message can be made.
 func withoutHeaders(m *models.RejectedMessage) { m.Headers = "[]" }
 
-// TestAllRejectedThatMatchAreAcceptedAgainAfterADryRun proves contract 11.1: each is taken once, and
+// TestMatchingRejectedRecordsAreReAcceptedAfterADryRun proves contract 11.1: each is taken once, and
 // one that is still bad does not keep the others from being accepted.
-func TestAllRejectedThatMatchAreAcceptedAgainAfterADryRun(t *testing.T) {
+func TestMatchingRejectedRecordsAreReAcceptedAfterADryRun(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		const n = 25
 		for i := range int64(n) {
@@ -81,9 +81,9 @@ func TestAllRejectedThatMatchAreAcceptedAgainAfterADryRun(t *testing.T) {
 	})
 }
 
-// TestRejectedAreAcceptedAgainInTheOrderOfTheirRejection proves contract 11.1: messages of one lane
+// TestReAcceptKeepsTheOrderOfRejection proves contract 11.1: messages of one lane
 // keep their order.
-func TestRejectedAreAcceptedAgainInTheOrderOfTheirRejection(t *testing.T) {
+func TestReAcceptKeepsTheOrderOfRejection(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		for i := range int64(5) {
 			r.reject(i, "bad")
@@ -113,9 +113,9 @@ func TestReAcceptTakesNoMoreThanWasConfirmed(t *testing.T) {
 	})
 }
 
-// TestWhatIsRejectedDuringAReAcceptIsLeftOut proves that the action ends although records are
+// TestReAcceptLeavesOutNewlyRejectedRecords proves that the action ends although records are
 // rejected all the time.
-func TestWhatIsRejectedDuringAReAcceptIsLeftOut(t *testing.T) {
+func TestReAcceptLeavesOutNewlyRejectedRecords(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		for i := range int64(4) {
 			r.reject(i, "bad", withoutHeaders)
@@ -131,7 +131,7 @@ func TestWhatIsRejectedDuringAReAcceptIsLeftOut(t *testing.T) {
 	})
 }
 
-func TestReAcceptEndsBetweenRecordsAndReportsWhatWasDone(t *testing.T) {
+func TestReAcceptEndsBetweenRecordsAndReportsProgress(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		for i := range int64(6) {
 			r.reject(i, "bad")
@@ -155,9 +155,9 @@ func TestReAcceptEndsBetweenRecordsAndReportsWhatWasDone(t *testing.T) {
 	})
 }
 
-// TestReAcceptPassesARecordWhoseAcceptTimesOut proves contract 11.1: those after it are accepted, and only the end of
+// TestReAcceptSkipsARecordThatTimesOut proves contract 11.1: those after it are accepted, and only the end of
 // the caller's own context ends the action.
-func TestReAcceptPassesARecordWhoseAcceptTimesOut(t *testing.T) {
+func TestReAcceptSkipsARecordThatTimesOut(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		hang := []string{`CREATE VIEW endless AS WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c) SELECT n FROM c`,
 			`CREATE TRIGGER hang BEFORE INSERT ON inbox_messages WHEN NEW.id = 'r1' BEGIN SELECT count(*) FROM endless; END`}
@@ -194,7 +194,7 @@ func TestReAcceptPassesARecordWhoseAcceptTimesOut(t *testing.T) {
 	})
 }
 
-func TestReAcceptOfAllRefusesBadInputAndNeedsTheApplication(t *testing.T) {
+func TestReAcceptAllRefusesBadInputAndNeedsTheApplication(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		partition, negative := int32(3), int32(-1)
 		for name, filter := range map[string]ops.RejectedFilter{

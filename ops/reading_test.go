@@ -47,7 +47,7 @@ func (m *meeting) QueryContext(ctx context.Context, query string, args ...any) (
 	return m.ConnPool.QueryContext(ctx, query, args...)
 }
 
-func TestReadsAtOnceAreBounded(t *testing.T) {
+func TestConcurrentReadsAreBounded(t *testing.T) {
 	t.Parallel()
 	db := testenv.SQLite(t)
 	require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, "test"))

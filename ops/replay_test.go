@@ -87,7 +87,7 @@ func TestReplayMakesANewMessageLinkedToItsOriginal(t *testing.T) {
 	})
 }
 
-func TestReplayOfALongIDGetsAnIDThatFits(t *testing.T) {
+func TestReplayShortensALongID(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d, allowReplay)
 		long := strings.Repeat("ä", 200)

@@ -35,8 +35,8 @@ func (r *rig) reAccepted() (details []string) {
 	return details
 }
 
-// TestRequestToAcceptAgainIsCarriedOutOnceByAProgramThatDeclaresTheChannel proves contract 11.1.
-func TestRequestToAcceptAgainIsCarriedOutOnceByAProgramThatDeclaresTheChannel(t *testing.T) {
+// TestReAcceptRequestIsCarriedOutOnce proves contract 11.1.
+func TestReAcceptRequestIsCarriedOutOnce(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		asking := r.external()
 		good, bad := r.reject(0, "old"), r.reject(1, "old", withoutHeaders)
@@ -74,8 +74,8 @@ func TestRequestToAcceptAgainIsCarriedOutOnceByAProgramThatDeclaresTheChannel(t 
 	})
 }
 
-// TestRequestOfAMachineWithAWrongClockDoesNotExpireEarly proves contract 3.5.
-func TestRequestOfAMachineWithAWrongClockDoesNotExpireEarly(t *testing.T) {
+// TestWrongClockDoesNotExpireARequestEarly proves contract 3.5.
+func TestWrongClockDoesNotExpireARequestEarly(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // a SQLite file is on one machine
 		r := newRig(t, d, func(o *ops.Options) { o.Clock = clock.System{} })
 		asking, err := ops.New(d.DB, patient, func(o *ops.Options) { o.Clock = clock.Offset(-2 * time.Hour) })
@@ -86,8 +86,8 @@ func TestRequestOfAMachineWithAWrongClockDoesNotExpireEarly(t *testing.T) {
 	})
 }
 
-// TestAllRejectedThatMatchAreRequestedAfterADryRun proves contract 11.1 for a program that has the tables only.
-func TestAllRejectedThatMatchAreRequestedAfterADryRun(t *testing.T) {
+// TestMatchingRejectedRecordsAreRequestedAfterADryRun proves contract 11.1 for a program that has the tables only.
+func TestMatchingRejectedRecordsAreRequestedAfterADryRun(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		asking := r.external()
 		for i := range int64(7) {

@@ -16,7 +16,7 @@ import (
 
 // Contract 4.7: messages that a transactional handler accepts in its transaction are processed
 // right after the commit, not at the next poll, which is an hour away.
-func TestMessagesAcceptedInAHandlersTransactionWakeTheProcessorAfterItsCommit(t *testing.T) {
+func TestAcceptInAHandlerTransactionWakesTheProcessor(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		handled := make(chan string, 10)
 		var ib *inbox.Inbox

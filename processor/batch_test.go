@@ -71,7 +71,7 @@ func TestBatchHandlerGetsManyMessagesInOneCall(t *testing.T) {
 	})
 }
 
-func TestMessagesOfABatchAreJudgedOneByOneAndRetriedAlone(t *testing.T) {
+func TestBatchMessagesFailAndRetryIndependently(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		var seen calls
 		clock := fxtest.NewClock(inboxtest.Noon)
@@ -143,7 +143,7 @@ type wrapping struct{ reason error }
 func (w *wrapping) Error() string { return w.reason.Error() }
 func (w *wrapping) Unwrap() error { return w.reason }
 
-func TestNilPointerAsTheErrorOfOneMessageIsItsFailureAlone(t *testing.T) {
+func TestNilPointerErrorFailsOnlyItsMessage(t *testing.T) {
 	judge := func(batch []inboxtest.Bytes) error {
 		results := make([]error, len(batch))
 		for i, m := range batch {

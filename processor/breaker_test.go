@@ -90,7 +90,7 @@ func TestStatusesQueuedForAnOpenCircuitAreReleased(t *testing.T) {
 	})
 }
 
-func TestMessagesFaultsDoNotOpenTheCircuit(t *testing.T) {
+func TestMessageErrorsDoNotOpenTheCircuit(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
 			o.Clock = fxtest.NewClock(inboxtest.Noon)
@@ -115,7 +115,7 @@ func TestMessagesFaultsDoNotOpenTheCircuit(t *testing.T) {
 	})
 }
 
-func TestDrainLeavesAHandlerWithAnOpenCircuitAlone(t *testing.T) {
+func TestDrainSkipsAHandlerWithAnOpenCircuit(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		called := 0
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {

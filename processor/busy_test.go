@@ -62,7 +62,7 @@ func TestTransactionLongerThanWorkerTimeoutCompletesOnSQLite(t *testing.T) {
 	}
 }
 
-func TestWorkerThatWaitsForTheFileLearnsThatItWasDeclaredDead(t *testing.T) {
+func TestWorkerWaitingForSQLiteLearnsItWasDeclaredDead(t *testing.T) {
 	t.Parallel()
 	dsn := testenv.SQLiteDSN(t)
 	running, causes := make(chan string, 10), make(chan error, 10)

@@ -58,7 +58,7 @@ func requireDueInAMinute(t *testing.T, d *inboxtest.Database) {
 }
 
 // Contract 3.5. On SQLite all workers share one machine, and its clock is the only one.
-func TestRetryOfAWorkerWithAWrongClockIsDueWhenItWasMeantToBe(t *testing.T) {
+func TestWorkerWithWrongClockSchedulesRetriesOnTime(t *testing.T) {
 	for name, offset := range wrongClocks {
 		wrong := inbox.Configure(func(o *inbox.Options) { o.Clock = clock.Offset(offset) })
 		t.Run("a worker "+name, func(t *testing.T) {
@@ -83,7 +83,7 @@ func TestRetryOfAWorkerWithAWrongClockIsDueWhenItWasMeantToBe(t *testing.T) {
 }
 
 // Contract 3.5.
-func TestWorkerWithAWrongClockRunsRetriesWhenTheyAreDue(t *testing.T) {
+func TestWorkerWithWrongClockRunsRetriesOnTime(t *testing.T) {
 	for name, offset := range wrongClocks {
 		t.Run(name, func(t *testing.T) {
 			inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {

@@ -9,9 +9,9 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// TestResultsThatWaitToBeStoredKeepNoContent proves contract 5.2: results may wait for as long as the
+// TestUnstoredResultsKeepNoContent proves contract 5.2: results may wait for as long as the
 // database fails.
-func TestResultsThatWaitToBeStoredKeepNoContent(t *testing.T) {
+func TestUnstoredResultsKeepNoContent(t *testing.T) {
 	message := &models.Message{Type: "t", TransportName: "kafka", Content: []byte("large"), SerializedProperties: "{}"}
 	claim := store.Claim{Message: message}
 	c := newCompleter(&shared{opts: DefaultOptions()})

@@ -27,7 +27,7 @@ func limited(t *testing.T, d *inboxtest.Database, size int) *gorm.DB {
 
 // Contract 3.7: two inboxes share one pool, and each handler may have a slot, so that there are far more
 // transactions than connections. Those that have none wait, and everything else goes on.
-func TestHandlersTransactionsLeaveConnectionsToTheInbox(t *testing.T) {
+func TestHandlerTransactionsLeaveConnectionsToTheInbox(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		const size, most = 10, 6
 		db := limited(t, d, size)
@@ -83,7 +83,7 @@ func TestHandlersTransactionsLeaveConnectionsToTheInbox(t *testing.T) {
 }
 
 // Contract 5.8: what waits for a connection is released at a stop, and is no failure of the database.
-func TestStopReleasesWhatWaitsForAConnection(t *testing.T) {
+func TestStopReleasesMessagesWaitingForAConnection(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		var running atomic.Int64
 		ib := inboxtest.New(t, limited(t, d, 2), inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {

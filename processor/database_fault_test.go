@@ -140,7 +140,7 @@ func TestHandlerErrorIsChargedEvenIfItLooksTransient(t *testing.T) {
 	})
 }
 
-func TestSerializationFailureIsRepeatedAtOnceAndThenReleasedUncharged(t *testing.T) {
+func TestSerializationFailureIsRepeatedThenReleasedUncharged(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		for _, state := range []string{"40001", "40P01"} {
 			written := 0
@@ -210,7 +210,7 @@ func endSession(tx *gorm.DB) error {
 
 // Contract 5.7: the row counts, so a restart forgets nothing, and a message that shared a call or a
 // transaction is not charged for another's.
-func TestMessageThatAlwaysLosesItsConnectionIsPoisonedAlone(t *testing.T) {
+func TestMessageAlwaysLosingItsConnectionIsPoisonedAlone(t *testing.T) {
 	for name, declare := range map[string]func(func(tx *gorm.DB, id string) error) *inbox.HandlerSpec{
 		"alone": func(each func(*gorm.DB, string) error) *inbox.HandlerSpec {
 			return inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error { return each(tx, m.ID) })
@@ -279,7 +279,7 @@ func TestMessageThatAlwaysLosesItsConnectionIsPoisonedAlone(t *testing.T) {
 }
 
 // Contract 5.7: a full disk is not the message's fault, unless others of its handler find room.
-func TestRepeatedFailureOfTheDatabaseIsChargedOnlyWhileOthersOfTheHandlerCommit(t *testing.T) {
+func TestDatabaseFailureIsChargedOnlyIfOtherMessagesCommit(t *testing.T) {
 	for name, others := range map[string]bool{"others commit": true, "no other commits": false} {
 		t.Run(name, func(t *testing.T) {
 			inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
@@ -317,9 +317,9 @@ func TestRepeatedFailureOfTheDatabaseIsChargedOnlyWhileOthersOfTheHandlerCommit(
 	}
 }
 
-// TestReadOnlyDatabaseChargesNothingAndProcessingGoesOnAfterIt proves contract 5.7: sessions that were opened while the
+// TestProcessingResumesUnchargedAfterAReadOnlyDatabase proves contract 5.7: sessions that were opened while the
 // database was read-only would stay read-only. On SQLite there are no sessions to renew.
-func TestReadOnlyDatabaseChargesNothingAndProcessingGoesOnAfterIt(t *testing.T) {
+func TestProcessingResumesUnchargedAfterAReadOnlyDatabase(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		running, goOn := make(chan struct{}, 10), make(chan struct{})
 		inboxtest.Items(t, d)

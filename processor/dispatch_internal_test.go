@@ -13,7 +13,7 @@ import (
 // Once reconciling is due, accepts must not reserve slots even if a round of claiming without
 // reconciling is running. Otherwise, under load, there would never be a round without running
 // accepts, and claims would never be reconciled (contract 5.9, 5.17).
-func TestNothingIsDispatchedOnceReconcilingIsDue(t *testing.T) {
+func TestDueReconcilingPreventsLocalDispatch(t *testing.T) {
 	l, _ := idleLoop(t, func(context.Context, handler.Message[[]byte]) error { return nil })
 
 	granted := func() int {

@@ -30,7 +30,7 @@ func acceptAlso(t *testing.T, ib *inbox.Inbox, i int) (id string) {
 	return id
 }
 
-func TestHandlersThatAClaimMustJudgeAreNotDispatchedLocally(t *testing.T) {
+func TestHandlersThatNeedAClaimAreNotDispatchedLocally(t *testing.T) {
 	for name, option := range map[string]handler.Option{"ordered": handler.Ordered(),
 		"with legacy keys": handler.LegacyKeys("before")} {
 		t.Run(name, func(t *testing.T) {
@@ -149,7 +149,7 @@ func TestKnownMessageIsNotDispatchedLocallyAgain(t *testing.T) {
 	})
 }
 
-func TestNothingIsDispatchedWithoutTheLock(t *testing.T) {
+func TestLocalDispatchRequiresTheLock(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		handlers := inboxtest.Handlers(inboxtest.Do("h", ran.note))
@@ -172,7 +172,7 @@ func TestNothingIsDispatchedWithoutTheLock(t *testing.T) {
 	})
 }
 
-func TestNothingIsDispatchedUnlessStarted(t *testing.T) {
+func TestLocalDispatchRequiresAStart(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, unhurried(), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		pending := func(id string) {

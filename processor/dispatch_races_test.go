@@ -40,7 +40,7 @@ func heldAccept(t *testing.T, ib *inbox.Inbox, gate *commitGate, id string) (ove
 	return over, open
 }
 
-func TestStopWaitsForAnAcceptThatDispatchesLocallyAndReleasesItsClaims(t *testing.T) {
+func TestStopWaitsForADispatchingAcceptAndReleasesItsClaims(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		db, gate := gated(t, d)
@@ -64,7 +64,7 @@ func TestStopWaitsForAnAcceptThatDispatchesLocallyAndReleasesItsClaims(t *testin
 	})
 }
 
-func TestStopReleasesTheClaimsOfAnAcceptThatOutlastsIt(t *testing.T) {
+func TestStopReleasesClaimsOfAnOutlastingAccept(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		db, gate := gated(t, d)
@@ -82,7 +82,7 @@ func TestStopReleasesTheClaimsOfAnAcceptThatOutlastsIt(t *testing.T) {
 	})
 }
 
-func TestDispatchedClaimsOfAWorkerDeclaredDeadRunOnceUnderItsNextID(t *testing.T) {
+func TestDeadWorkersDispatchedClaimsRunOnceUnderItsNextID(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		db, gate := gated(t, d)
@@ -124,7 +124,7 @@ func TestStatusesDispatchedWhenTheLockIsLostAreReleased(t *testing.T) {
 	})
 }
 
-func TestAcceptWhoseResponseIsLostLeavesNoClaim(t *testing.T) {
+func TestAcceptWithLostResponseLeavesNoClaim(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		db, gate := gated(t, d)
@@ -139,7 +139,7 @@ func TestAcceptWhoseResponseIsLostLeavesNoClaim(t *testing.T) {
 	})
 }
 
-func TestDispatchedAcceptWhoseCommitFailsRunsOnce(t *testing.T) {
+func TestDispatchedAcceptWithFailedCommitRunsOnce(t *testing.T) {
 	for _, fault := range []pgproxy.Fault{pgproxy.AnswerLost, pgproxy.RequestLost, pgproxy.AnswerSilent,
 		pgproxy.ConnectionLost} {
 		t.Run(fault.String(), func(t *testing.T) {
@@ -178,7 +178,7 @@ func TestRepeatedlyLostResponsesDoNotPostponeReconciling(t *testing.T) {
 	})
 }
 
-func TestReconcilingWaitsForAcceptsUnderWay(t *testing.T) {
+func TestReconcilingWaitsForRunningAccepts(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		db, gate := gated(t, d)

@@ -64,7 +64,7 @@ func TestLocalDispatchDoesNotStarveAFewOlderStatuses(t *testing.T) {
 	})
 }
 
-func TestAcceptThatWaitsForALockHoldsNoIdleSlots(t *testing.T) {
+func TestAcceptWaitingForALockHoldsNoIdleSlots(t *testing.T) {
 	// Not on SQLite: its accepts do their waiting before they reserve anything.
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := startDispatching(t, d.DB, slots(10, 10), statementTimeout(inboxtest.Patience),

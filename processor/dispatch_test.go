@@ -140,7 +140,7 @@ func TestLocallyDispatchedStatusRunsWithoutAClaim(t *testing.T) {
 	})
 }
 
-func TestLocallyDispatchedAttemptGetsWhatAClaimedOneWould(t *testing.T) {
+func TestDispatchedAndClaimedAttemptsGetTheSameInput(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		got := make(chan inboxtest.Bytes, 100)
 		handlers := inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {

@@ -21,7 +21,7 @@ import (
 
 // Contract 5.14: an attempt that uses up the time of its claim has failed; the others in its
 // transaction have not.
-func TestSlowMemberOfADrainsGroupIsChargedAndTheOthersComplete(t *testing.T) {
+func TestDrainChargesOnlyTheSlowMemberOfAGroup(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
 			o.Processor.Concurrency = 1
@@ -101,7 +101,7 @@ func TestDrainObeysAPauseWithinAHeartbeat(t *testing.T) {
 }
 
 // Contract 5.11: even if the first failure poisons, no message is charged for another one.
-func TestTransactionalBatchThatFailsAsAWholeChargesOnlyTheFailingMessage(t *testing.T) {
+func TestFailedTransactionalBatchChargesOnlyTheFailingMessage(t *testing.T) {
 	for name, fail := range map[string]func(ctx context.Context, tx *gorm.DB) error{
 		"a panic": func(context.Context, *gorm.DB) error { panic("boom") },
 		"a swallowed SQL error": func(_ context.Context, tx *gorm.DB) error {
@@ -146,7 +146,7 @@ func TestTransactionalBatchThatFailsAsAWholeChargesOnlyTheFailingMessage(t *test
 }
 
 // Contract 5.14: a claim would wait for the only write lock, which the slow handler holds.
-func TestDrainOutlastsATransactionLongerThanTheDriverWaitsForTheFile(t *testing.T) {
+func TestDrainSurvivesATransactionLongerThanBusyTimeout(t *testing.T) {
 	t.Parallel()
 	const busy = 200 * time.Millisecond
 	db := testenv.OpenSQLite(t, testenv.BusyTimeout(testenv.SQLiteDSN(t), busy))
@@ -160,7 +160,7 @@ func TestDrainOutlastsATransactionLongerThanTheDriverWaitsForTheFile(t *testing.
 }
 
 // Contract 5.14: a drain needs no connection while its handlers hold all of them.
-func TestDrainOutlastsAHandlerThatHasTheOnlyConnection(t *testing.T) {
+func TestDrainSurvivesAHandlerHoldingTheOnlyConnection(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		const statement = 300 * time.Millisecond
 		pool, err := d.DB.DB()

@@ -20,7 +20,7 @@ func message(id, typ string) handler.RawMessage {
 	return m
 }
 
-func TestRetriesComeDueBesideAnotherHandlersBacklog(t *testing.T) {
+func TestBacklogDoesNotDelayRetriesOfAnotherHandler(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		const backlog = 3000
 		busy := func(ctx context.Context, _ inboxtest.Bytes) error {

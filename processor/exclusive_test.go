@@ -65,7 +65,7 @@ func startStandby(t *testing.T, d *inboxtest.Database, ib *inbox.Inbox) string {
 	return id
 }
 
-func TestModeIsByTheDatabaseUnlessSet(t *testing.T) {
+func TestModeDefaultsByDatabase(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		want := map[string]processor.Mode{"sqlite": processor.ModeExclusive, "postgres": processor.ModeCompeting}[d.Dialect]
 		h := inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing))
@@ -131,7 +131,7 @@ func TestOneOfThreeExclusiveWorkersRunsEverythingUntilItStops(t *testing.T) {
 	})
 }
 
-func TestLockOfAVanishedHolderIsTakenOverWhenItRunsOut(t *testing.T) {
+func TestExpiredLockOfAVanishedHolderIsTakenOver(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := make(chan string, 10)
 		ib := exclusive(t, d, inbox.Configure(func(o *inbox.Options) { o.Processor.WorkerTimeout = 3 * time.Second }),
@@ -150,7 +150,7 @@ func TestLockOfAVanishedHolderIsTakenOverWhenItRunsOut(t *testing.T) {
 	})
 }
 
-func TestStolenLockCancelsHandlersUnchargedAndTheNewHolderRunsThemAgain(t *testing.T) {
+func TestStolenLockCancelsHandlersUncharged(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		running, causes, finish := make(chan string, 10), make(chan error, 10), make(chan struct{})
 		log, logs := inboxtest.Observe()
@@ -218,7 +218,7 @@ func TestStolenLockCancelsHandlersUnchargedAndTheNewHolderRunsThemAgain(t *testi
 	})
 }
 
-func TestDeletedLockIsTakenAgainByItsHolder(t *testing.T) {
+func TestHolderReacquiresADeletedLock(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := exclusive(t, d, inbox.Configure(func(o *inbox.Options) {
 			o.Processor.WorkerTimeout = 9 * time.Second
@@ -231,7 +231,7 @@ func TestDeletedLockIsTakenAgainByItsHolder(t *testing.T) {
 	})
 }
 
-func TestLockThatCannotBeRenewedIsLostWithinWorkerTimeout(t *testing.T) {
+func TestUnrenewableLockIsLostWithinWorkerTimeout(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		running, causes := make(chan string, 10), make(chan error, 10)
 		first := make(chan struct{}, 1)
@@ -273,7 +273,7 @@ func TestLockThatCannotBeRenewedIsLostWithinWorkerTimeout(t *testing.T) {
 	})
 }
 
-func TestRenewalThatHangsLosesTheLockWithinWorkerTimeout(t *testing.T) {
+func TestHangingRenewalLosesTheLockWithinWorkerTimeout(t *testing.T) {
 	// Not on SQLite: the transaction locks the file, so no other worker could take over.
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		causes, running := make(chan error, 100), make(chan string, 100)
@@ -295,7 +295,7 @@ func TestRenewalThatHangsLosesTheLockWithinWorkerTimeout(t *testing.T) {
 	})
 }
 
-func TestLostClaimsAreReleasedAlsoWithoutTheLock(t *testing.T) {
+func TestLostClaimsAreReleasedWithoutTheLock(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := exclusive(t, d, inbox.Configure(func(o *inbox.Options) {
 			o.Processor.WorkerTimeout = 9 * time.Second
@@ -327,7 +327,7 @@ func TestLostClaimsAreReleasedAlsoWithoutTheLock(t *testing.T) {
 	})
 }
 
-func TestStopGivesTheLockUpOnlyWhenTheLastResultIsStored(t *testing.T) {
+func TestStopReleasesTheLockAfterTheLastResult(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		running, finish := make(chan string, 1), make(chan struct{})
 		const lease = 4 * time.Second
@@ -363,7 +363,7 @@ func TestStopGivesTheLockUpOnlyWhenTheLastResultIsStored(t *testing.T) {
 	})
 }
 
-func TestStopThatLeavesHandlersRunningLetsTheLockRunOut(t *testing.T) {
+func TestStopWithRunningHandlersLetsTheLockExpire(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		running, release := make(chan string, 1), make(chan struct{})
 		defer close(release)

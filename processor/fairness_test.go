@@ -113,7 +113,7 @@ func TestOneHandlerAloneHasAllSlots(t *testing.T) {
 
 // Contract 5.2: claims of a backlog begin where the last one ended, but once a second, and before
 // the handler is taken for done, they begin at the status due longest.
-func TestStatusReleasedBehindABacklogsClaimsWaitsASecondAtMost(t *testing.T) {
+func TestReleasedStatusWaitsAtMostASecondInABacklog(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		const messages = 100
 		clock := fxtest.NewClock(inboxtest.Noon)
@@ -161,7 +161,7 @@ func TestStatusReleasedBehindABacklogsClaimsWaitsASecondAtMost(t *testing.T) {
 }
 
 // Contract 5.2: a worker whose calls hang keeps no messages that another worker could run.
-func TestAnotherWorkerRunsStatusesThatWaitTooLongForASlot(t *testing.T) {
+func TestStatusesWaitingTooLongForASlotRunElsewhere(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // on SQLite one worker at a time claims
 		h := newHanging()
 		defer close(h.letGo)

@@ -68,7 +68,7 @@ func (p *program) all() map[string]int {
 }
 
 // Contract 2, 4.4.
-func TestMessageRunsInTheProgramThatDeclaresItsHandlerOnItsChannel(t *testing.T) {
+func TestMessageRunsInTheProgramOfItsHandlerAndChannel(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		orders, returns := newProgram(t, d, "orders"), newProgram(t, d, "returns")
 		inboxtest.Process(t, orders.Inbox)
@@ -85,7 +85,7 @@ func TestMessageRunsInTheProgramThatDeclaresItsHandlerOnItsChannel(t *testing.T)
 }
 
 // Contract 4.4.
-func TestMovedHandlerTakesItsOpenStatusesAlong(t *testing.T) {
+func TestMovedHandlerKeepsItsOpenStatuses(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		before := newProgram(t, d, "orders")
 		inboxtest.Process(t, before.Inbox)
@@ -98,7 +98,7 @@ func TestMovedHandlerTakesItsOpenStatusesAlong(t *testing.T) {
 }
 
 // Contract 2, 4.4: two workers each run their own, find each other's, and say so once.
-func TestWorkersWithOneHandlerKeyOnTwoChannelsRunTheirOwnMessages(t *testing.T) {
+func TestWorkersSharingAHandlerKeyRunOnlyTheirChannel(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		log, logs := inboxtest.Observe()
 		orders := newProgram(t, d, "orders", inboxtest.Brisk())
@@ -126,7 +126,7 @@ func TestWorkersWithOneHandlerKeyOnTwoChannelsRunTheirOwnMessages(t *testing.T) 
 
 // Contract 5.14: what is left to another program does not keep a drain going beside a message that is due again at
 // once.
-func TestDrainEndsAlthoughItFindsAnotherProgramsMessagesAgain(t *testing.T) {
+func TestDrainEndsDespiteMessagesOfAnotherProgram(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		orders := newProgram(t, d, "orders")
 		inboxtest.Process(t, orders.Inbox)
@@ -163,7 +163,7 @@ func writes(t *testing.T, d *inboxtest.Database, own ...string) (n int) {
 
 // Contract 4.4: however many statuses of another program are due before ours, ours run, and theirs are
 // not written again and again.
-func TestStatusesOfAnotherProgramDelayNoneOfOurs(t *testing.T) {
+func TestStatusesOfAnotherProgramDelayNoOthers(t *testing.T) {
 	for kind, of := range map[string][]handler.Option{"plain": nil, "ordered": {byID}} {
 		for _, mode := range []processor.Mode{processor.ModeCompeting, processor.ModeExclusive} {
 			t.Run(fmt.Sprint(kind, " ", mode), func(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-func TestFullBatchOfResultsWaitsForNoOthers(t *testing.T) {
+func TestFullResultBatchIsStoredImmediately(t *testing.T) {
 	c := newCompleter(&shared{opts: Options{BatchSize: 4}})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -24,9 +24,9 @@ func TestFullBatchOfResultsWaitsForNoOthers(t *testing.T) {
 	require.Equal(t, 4, c.backlog())
 }
 
-// TestResultWithALaneWaitsForNoOthers proves part of contract 5.12: the lane's next message waits for
+// TestLaneResultIsStoredImmediately proves part of contract 5.12: the lane's next message waits for
 // the result.
-func TestResultWithALaneWaitsForNoOthers(t *testing.T) {
+func TestLaneResultIsStoredImmediately(t *testing.T) {
 	for _, before := range []bool{true, false} {
 		c := newCompleter(&shared{opts: Options{BatchSize: 4}})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -15,7 +15,7 @@ import (
 	"github.com/gorm-inbox/inbox/processor"
 )
 
-func TestHooksAreCalledForWhatIsDurable(t *testing.T) {
+func TestHooksRunOnlyForDurableChanges(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		var mu sync.Mutex
 		var accepted []handler.AcceptedEvent
@@ -70,7 +70,7 @@ func TestHooksAreCalledForWhatIsDurable(t *testing.T) {
 	})
 }
 
-func TestPanicOfAHookIsLoggedAndNeverFatal(t *testing.T) {
+func TestHookPanicIsLoggedAndNotFatal(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		log, logs := inboxtest.Observe()
 		ib := inboxtest.New(t, d.DB, log, inbox.Configure(func(o *inbox.Options) {

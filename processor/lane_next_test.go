@@ -79,7 +79,7 @@ func TestContinuingLaneLeavesItsSlotToAnEarlierMessage(t *testing.T) {
 }
 
 // Contract 5.8, 5.9: the response to a claim of the next message is lost.
-func TestLostClaimOfTheNextMessageOfALaneIsFound(t *testing.T) {
+func TestLostClaimOfTheNextLaneMessageIsFound(t *testing.T) {
 	for name, stops := range map[string]bool{"by reconciling": false, "by a stop": true} {
 		t.Run(name, func(t *testing.T) {
 			d, proxy, db := behindProxy(t)
@@ -116,7 +116,7 @@ func TestLostClaimOfTheNextMessageOfALaneIsFound(t *testing.T) {
 }
 
 // Contract 2, 4.4: the lane's next message came on another program's channel.
-func TestNextMessageOfALaneRunsInTheProgramOfItsChannel(t *testing.T) {
+func TestNextLaneMessageRunsInTheProgramOfItsChannel(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		h, through, running, letGo := firstHeld(t)
 		ours := inboxtest.New(t, d.Another(t), inboxtest.Brisk(), slots(2, 0), inbox.Channel("ours", inbox.On("t", h)))

@@ -9,9 +9,9 @@ import (
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
 
-// TestClaimCommittedAfterItsWorkerWasMarkedReleasedIsRecovered proves contract 5.9: what a dead worker
+// TestLateClaimOfAReleasedWorkerIsRecovered proves contract 5.9: what a dead worker
 // has left open keeps no one from being recovered, and it is recovered once it is committed.
-func TestClaimCommittedAfterItsWorkerWasMarkedReleasedIsRecovered(t *testing.T) {
+func TestLateClaimOfAReleasedWorkerIsRecovered(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, hasty(), inbox.Configure(func(o *inbox.Options) {
 			o.Processor.StatementTimeout = 10 * inboxtest.Patience
@@ -48,8 +48,8 @@ func TestClaimCommittedAfterItsWorkerWasMarkedReleasedIsRecovered(t *testing.T) 
 	})
 }
 
-// TestDeadWorkersOpenAcceptIsEndedAndBlocksNoOne proves contract 5.9.
-func TestDeadWorkersOpenAcceptIsEndedAndBlocksNoOne(t *testing.T) {
+// TestDeadWorkersOpenAcceptIsEnded proves contract 5.9.
+func TestDeadWorkersOpenAcceptIsEnded(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		log, logs := inboxtest.Observe()
 		ib := inboxtest.New(t, d.DB, hasty(), log, inbox.Configure(func(o *inbox.Options) {

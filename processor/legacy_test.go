@@ -18,7 +18,7 @@ import (
 	"github.com/gorm-inbox/inbox/processor"
 )
 
-func TestRowsUnderALegacyKeyDrainAndAreNeverDoubled(t *testing.T) {
+func TestLegacyKeyRowsRunAndAreNeverDoubled(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		old := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("old", ran.note)))

@@ -15,7 +15,7 @@ import (
 	"github.com/gorm-inbox/inbox/processor"
 )
 
-func TestHandlersOwnConcurrencyBoundsItsCalls(t *testing.T) {
+func TestHandlerConcurrencyBoundsItsCalls(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		limited, free := newHanging(), newHanging()
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
@@ -41,7 +41,7 @@ func TestHandlersOwnConcurrencyBoundsItsCalls(t *testing.T) {
 	})
 }
 
-func TestHandlersOwnConcurrencyBoundsADrain(t *testing.T) {
+func TestHandlerConcurrencyBoundsADrain(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		var running, most atomic.Int64
 		work := func(ctx context.Context, _ inboxtest.Bytes) error {
@@ -58,7 +58,7 @@ func TestHandlersOwnConcurrencyBoundsADrain(t *testing.T) {
 	})
 }
 
-func TestStuckCallsCountAgainstTheHandlersOwnConcurrency(t *testing.T) {
+func TestStuckCallsCountAgainstHandlerConcurrency(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		letGo := make(chan bool)
 		var entered atomic.Int64
@@ -79,7 +79,7 @@ func TestStuckCallsCountAgainstTheHandlersOwnConcurrency(t *testing.T) {
 	})
 }
 
-func TestHandlersOwnRetryPolicyReplacesTheInboxes(t *testing.T) {
+func TestHandlerRetryPolicyOverridesTheInboxes(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		fails := func(context.Context, inboxtest.Bytes) error { return errBoom }
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
@@ -107,7 +107,7 @@ func TestHandlersOwnRetryPolicyReplacesTheInboxes(t *testing.T) {
 	})
 }
 
-func TestMiddlewareRunsAroundEveryAttemptAndItsPanicIsAFailure(t *testing.T) {
+func TestMiddlewareWrapsEveryAttemptAndItsPanicFails(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		var around atomic.Int64
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {

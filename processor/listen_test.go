@@ -58,7 +58,7 @@ func awaitListening(t *testing.T, other *inbox.Inbox, got <-chan string) {
 func listeningFails(ib *inbox.Inbox) error { return ib.Health().Processor.Conditions["listening"] }
 
 // Contract 4.7.
-func TestListenRunsWhatOtherProcessesAcceptAtOnce(t *testing.T) {
+func TestListenRunsMessagesOfOtherProcessesImmediately(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has no notifications
 		handler, got := arrivals()
 		worker := inboxtest.New(t, d.DB, listening(inboxtest.Handlers(handler))...)
@@ -82,7 +82,7 @@ func TestListenRunsWhatOtherProcessesAcceptAtOnce(t *testing.T) {
 	})
 }
 
-func TestWorkerWakesForTheHandlersItKnowsByTheirOldKeys(t *testing.T) {
+func TestNotificationUnderAnOldKeyWakesTheWorker(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has no notifications
 		got := make(chan string, 10)
 		worker := inboxtest.New(t, d.DB, listening(inboxtest.Handlers(
@@ -133,7 +133,7 @@ func TestWorkerPollsOnceItListensAgain(t *testing.T) {
 	})
 }
 
-func TestDeadConnectionOfTheListenerIsNoticed(t *testing.T) {
+func TestListenerDetectsADeadConnection(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has no notifications
 		handler, got := arrivals()
 		proxy := pgproxy.New(t, d.DSN())
@@ -176,7 +176,7 @@ func TestStopDoesNotWaitForTheListener(t *testing.T) {
 }
 
 // Contract 5.8: other workers need not wait for a poll to take over what a stop releases.
-func TestStopNotifiesOtherWorkersOfWhatItReleases(t *testing.T) {
+func TestStopNotifiesWorkersOfReleasedClaims(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has no notifications
 		running := make(chan string, 1)
 		stopping := inboxtest.New(t, d.DB, listening(inbox.Configure(func(o *inbox.Options) {
@@ -205,7 +205,7 @@ func TestStopNotifiesOtherWorkersOfWhatItReleases(t *testing.T) {
 }
 
 // Contract 4.7.
-func TestWorkerThatCannotListenSaysSoOnceAndPolls(t *testing.T) {
+func TestWorkerThatCannotListenWarnsOnceAndPolls(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // on SQLite nothing is said
 		pool, err := sql.Open("pgx veiled", d.DSN())
 		require.NoError(t, err)
@@ -236,7 +236,7 @@ func TestWorkerThatCannotListenSaysSoOnceAndPolls(t *testing.T) {
 }
 
 // Contract 4.7.
-func TestProcessesThatDoNotListenNotifyNoOne(t *testing.T) {
+func TestProcessesThatDoNotListenSendNoNotifications(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has no notifications
 		silent := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Processor.Listen = false }),
 			inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
@@ -260,7 +260,7 @@ func TestProcessesThatDoNotListenNotifyNoOne(t *testing.T) {
 }
 
 // Contract 4.7.
-func TestAcceptsNotifyOfNewStatusesThatOthersMayClaim(t *testing.T) {
+func TestAcceptsNotifyOthersOfClaimableStatuses(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has no notifications
 		a, got := arrivals()
 		accepting := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("b", inboxtest.Nothing), a))
@@ -346,9 +346,9 @@ func (v veiled) Open(dsn string) (driver.Conn, error) {
 
 func init() { sql.Register("pgx veiled", veiled{stdlib.GetDefaultDriver()}) }
 
-// TestWorkerGoesOnWithTablesThatWereCreatedAgain checks that nothing which the worker has prepared or noted for the old
+// TestWorkerContinuesAfterTablesAreRecreated checks that nothing which the worker has prepared or noted for the old
 // tables stands in the way.
-func TestWorkerGoesOnWithTablesThatWereCreatedAgain(t *testing.T) {
+func TestWorkerContinuesAfterTablesAreRecreated(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		done := make(chan string, 10)
 		handlers := inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {

@@ -12,7 +12,7 @@ import (
 	"github.com/gorm-inbox/inbox/processor"
 )
 
-func TestLockedStatusHoldsUpNoOtherAndIsStoredWhenFree(t *testing.T) {
+func TestLockedStatusBlocksNoOtherAndIsStoredLater(t *testing.T) {
 	// Not on SQLite: it locks no rows.
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		release := make(chan struct{})

@@ -17,7 +17,7 @@ import (
 )
 
 // Contract 12.
-func TestManyPoisonedStatusesAreSummedUpInTheLogWithoutStacks(t *testing.T) {
+func TestLogSumsUpManyPoisonedStatuses(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		core, logs := observer.New(zap.WarnLevel)
 		log := zap.New(core, zap.AddStacktrace(zap.ErrorLevel)) // as zap.NewProduction does

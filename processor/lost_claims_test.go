@@ -49,8 +49,8 @@ func TestAllLostClaimsAreFound(t *testing.T) {
 	})
 }
 
-// TestLostClaimBehindManyPendingStatusesIsFound proves contract 5.9: reconciling goes on to the end.
-func TestLostClaimBehindManyPendingStatusesIsFound(t *testing.T) {
+// TestLostClaimAfterManyPendingStatusesIsFound proves contract 5.9: reconciling goes on to the end.
+func TestLostClaimAfterManyPendingStatusesIsFound(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		db, gate := gated(t, d)
 		ib := inboxtest.New(t, db, unhurried(), noRoutineReconcile, inbox.Configure(func(o *inbox.Options) {
@@ -75,7 +75,7 @@ func TestLostClaimBehindManyPendingStatusesIsFound(t *testing.T) {
 }
 
 // Contract 5.9: no lost response makes the worker reconcile, only the routine.
-func TestOwnIdleClaimIsReleasedWithoutALostResponse(t *testing.T) {
+func TestRoutineReconcileReleasesAnIdleClaim(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, unhurried(), inbox.Configure(func(o *inbox.Options) {
 			o.Processor.SweepInterval = 50 * time.Millisecond
@@ -104,7 +104,7 @@ func TestOwnIdleClaimIsReleasedWithoutALostResponse(t *testing.T) {
 //  2. While the completer tries to read the status back, the status comes due and is claimed again.
 //  3. The response of that claim is lost, too.
 //  4. Reconciling finds a status that the worker still holds, but by the earlier claim.
-func TestLostClaimIsFoundAlthoughTheFailureBeforeItIsStillBeingStored(t *testing.T) {
+func TestLostClaimIsFoundWhileAFailureIsBeingStored(t *testing.T) {
 	d, proxy, db := behindProxy(t)
 	ib := inboxtest.New(t, db, unhurried(), noRoutineReconcile, inbox.Configure(func(o *inbox.Options) {
 		o.Processor.StatementTimeout = 500 * time.Millisecond

@@ -66,7 +66,7 @@ func misused(t *testing.T, d *inboxtest.Database, ways map[string]func(tx *gorm.
 }
 
 // Contract 5.11.
-func TestHandlerThatIgnoresAFailedWriteCommitsNothing(t *testing.T) {
+func TestHandlerIgnoringAFailedWriteCommitsNothing(t *testing.T) {
 	inboxtest.OnEachDriver(t, func(t *testing.T, d *inboxtest.Database) {
 		for what, text := range misused(t, d, inboxtest.FailedWrites()) {
 			require.NotEmpty(t, text, what)
@@ -88,7 +88,7 @@ func TestHandlerCannotEndItsTransaction(t *testing.T) {
 
 // A failed write that a savepoint has undone does not count, whatever way it failed (contract
 // 5.11).
-func TestFailedWriteThatASavepointUndidDoesNotFailTheHandler(t *testing.T) {
+func TestWriteUndoneByASavepointDoesNotFailTheHandler(t *testing.T) {
 	inboxtest.OnEachDriver(t, func(t *testing.T, d *inboxtest.Database) {
 		inboxtest.Items(t, d)
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Processor.MaxRetries = 1 }),
@@ -106,7 +106,7 @@ func TestFailedWriteThatASavepointUndidDoesNotFailTheHandler(t *testing.T) {
 
 // SQLite can roll back the whole transaction when a statement fails. What the handler writes after
 // that must not be committed on its own.
-func TestNothingIsWrittenAfterAStatementThatRolledTheTransactionBack(t *testing.T) {
+func TestNothingIsWrittenAfterAStatementRollsBack(t *testing.T) {
 	inboxtest.OnEachDriver(t, func(t *testing.T, d *inboxtest.Database) {
 		if d.Dialect != "sqlite" {
 			return // PostgreSQL has no such statement
@@ -135,7 +135,7 @@ func TestNothingIsWrittenAfterAStatementThatRolledTheTransactionBack(t *testing.
 
 // A database that does not answer blocks no statement of the inbox without a limit, however a
 // handler's transaction ends.
-func TestEveryStatementOfAnAttemptHasAnEnd(t *testing.T) {
+func TestEveryStatementOfAnAttemptHasADeadline(t *testing.T) {
 	t.Parallel()
 	d, endless := inboxtest.OnEndless(t)
 	inboxtest.Items(t, d)
@@ -162,7 +162,7 @@ func TestEveryStatementOfAnAttemptHasAnEnd(t *testing.T) {
 }
 
 // A handler reads the same through the watched connection as without the watch.
-func TestHandlerReadsWhatTheTransactionReads(t *testing.T) {
+func TestWatchedConnectionReadsTheSame(t *testing.T) {
 	inboxtest.OnEachDriver(t, func(t *testing.T, d *inboxtest.Database) {
 		blob := "blob"
 		if d.Dialect == "postgres" {
@@ -215,7 +215,7 @@ func TestHandlerReadsWhatTheTransactionReads(t *testing.T) {
 }
 
 // A handler that ends its transaction is charged, and its lane continues.
-func TestLaneContinuesAfterAHandlerThatEndsItsTransaction(t *testing.T) {
+func TestLaneContinuesAfterAHandlerEndsItsTransaction(t *testing.T) {
 	inboxtest.OnEachDriver(t, func(t *testing.T, d *inboxtest.Database) {
 		inboxtest.Items(t, d)
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {

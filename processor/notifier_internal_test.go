@@ -24,8 +24,8 @@ func (u unanswered) Notify(ctx context.Context, _ ...string) error {
 	return ctx.Err()
 }
 
-// TestNotificationsThatAStopHasNoTimeForAreGivenUp proves contract 4.7: nothing runs on after the stop.
-func TestNotificationsThatAStopHasNoTimeForAreGivenUp(t *testing.T) {
+// TestLateStopDropsNotifications proves contract 4.7: nothing runs on after the stop.
+func TestLateStopDropsNotifications(t *testing.T) {
 	u := unanswered{asked: make(chan struct{}, 10)}
 	n := notifier{shared: &shared{store: u, opts: Options{StatementTimeout: time.Hour}, log: zap.NewNop()},
 		keys: map[string]bool{}}

@@ -14,7 +14,7 @@ import (
 // Contract 4.1: accepted messages run. SQLite leaves foreign keys off by default, so deleting a
 // message by hand leaves its pending status. That status must not get in the way of a later
 // message.
-func TestNumberOfAMessageDeletedByHandIsNotReused(t *testing.T) {
+func TestDeletedMessageNumberIsNotReused(t *testing.T) {
 	db := testenv.OpenSQLite(t, "file:"+filepath.Join(t.TempDir(), "inbox.db")+
 		"?_pragma=journal_mode(WAL)&_pragma=busy_timeout(5000)&_pragma=foreign_keys(0)"+
 		"&_journal_mode=WAL&_foreign_keys=0&_txlock=immediate")

@@ -176,7 +176,7 @@ func TestPoisonedHeadParksItsLaneUntilAnOperatorActs(t *testing.T) {
 	})
 }
 
-func TestSkippedPoisonedHeadLetsItsLaneGoOn(t *testing.T) {
+func TestSkippedPoisonedHeadLetsItsLaneContinue(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		var through course
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
@@ -198,7 +198,7 @@ func TestSkippedPoisonedHeadLetsItsLaneGoOn(t *testing.T) {
 	})
 }
 
-func TestLaneBelongsToTheHandlerUnderAllItsKeys(t *testing.T) {
+func TestLaneSpansAllKeysOfItsHandler(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		var through course
 		note := func(_ context.Context, m inboxtest.Bytes) error { through.passed(m.ID); return nil }
@@ -232,7 +232,7 @@ func TestMessagesWithoutAnOrderingKeyHaveNoOrder(t *testing.T) {
 	})
 }
 
-func TestHandlerOrdersByItsOwnKey(t *testing.T) {
+func TestHandlerMaySetTheOrderingKey(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		var through course
 		byContent := handler.OrderedBy(func(m handler.RawMessage) []byte {
@@ -263,7 +263,7 @@ func TestHandlerOrdersByItsOwnKey(t *testing.T) {
 	})
 }
 
-func TestWaitingMessagesOfAHandlerThatIsNoLongerOrderedAreReleased(t *testing.T) {
+func TestWaitingMessagesOfAFormerlyOrderedHandlerAreReleased(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := inbox.Configure(func(o *inbox.Options) { o.Clock = fxtest.NewClock(inboxtest.Noon) })
 		poisons := func(_ context.Context, m inboxtest.Bytes) error {

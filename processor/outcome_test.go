@@ -62,7 +62,7 @@ func slowCommits(t *testing.T, d *inboxtest.Database) {
 const claimedAndSettled = 3
 
 // Contract 5.10: a commit with unknown outcome is resolved by reading back.
-func TestCommitOfUnknownOutcomeHasItsEffectsOnce(t *testing.T) {
+func TestCommitOfUnknownOutcomeTakesEffectOnce(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		fault pgproxy.Fault
@@ -168,7 +168,7 @@ func TestCommitFoundLaterNotifiesItsMessages(t *testing.T) {
 }
 
 // Contract 5.10: the same for results that are written in groups.
-func TestResultsWhoseResponseIsLostAreNotReportedStale(t *testing.T) {
+func TestResultsWithLostResponseAreNotReportedStale(t *testing.T) {
 	completing, settling := pgproxy.Containing("completed_at = COALESCE("),
 		pgproxy.Containing("error_count = c.error_count")
 	for _, fault := range []pgproxy.Fault{pgproxy.AnswerLost, pgproxy.RequestLost, pgproxy.AnswerSilent,
@@ -218,7 +218,7 @@ func TestResultsWhoseResponseIsLostAreNotReportedStale(t *testing.T) {
 }
 
 // Contract 5.11: attempts that share a transaction share its unknown outcome.
-func TestSharedTransactionOfUnknownOutcomeHasItsEffectsOnce(t *testing.T) {
+func TestSharedTransactionOfUnknownOutcomeTakesEffectOnce(t *testing.T) {
 	for _, c := range []struct {
 		fault pgproxy.Fault
 		slow  bool

@@ -14,7 +14,7 @@ import (
 	"github.com/gorm-inbox/inbox/processor"
 )
 
-func TestDrainContinuesAfterABatchInWhichAllFailed(t *testing.T) {
+func TestDrainContinuesAfterABatchFails(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
@@ -38,7 +38,7 @@ func TestDrainContinuesAfterABatchInWhichAllFailed(t *testing.T) {
 	})
 }
 
-func TestProcessPendingRunsWhatHandlersAccept(t *testing.T) {
+func TestProcessPendingRunsMessagesAcceptedByHandlers(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		var ib *inbox.Inbox
 		ib = inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
@@ -105,7 +105,7 @@ func TestClaimWithoutAWorkerIsStuckFromTheThresholdOn(t *testing.T) {
 	})
 }
 
-func TestClaimOfAWorkerIsNotJudgedByTheStuckThreshold(t *testing.T) {
+func TestStuckThresholdIgnoresClaimsOfWorkers(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Clock = clock }),
@@ -160,7 +160,7 @@ func TestFailureResetsTheAbandonedCount(t *testing.T) {
 	})
 }
 
-func TestDrainEndsAlthoughAStatusKeepsComingDue(t *testing.T) {
+func TestDrainEndsWhileAStatusKeepsComingDue(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Processor.BatchSize = 2 }),
 			inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {

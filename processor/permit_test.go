@@ -42,7 +42,7 @@ func drain(ib *inbox.Inbox) <-chan drainEnd {
 	return ended
 }
 
-func TestProcessPendingRunsNothingWhileTheLockIsHeldElsewhere(t *testing.T) {
+func TestProcessPendingRunsNothingWithoutTheLock(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := exclusive(t, d, inbox.Configure(func(o *inbox.Options) { o.Processor.WorkerTimeout = 900 * time.Millisecond }),
 			inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
@@ -91,7 +91,7 @@ func TestSlowStatementDoesNotEndTheWaitForTheLock(t *testing.T) {
 	})
 }
 
-func TestProcessPendingWaitsForTheLockAndHoldsItWhileItRuns(t *testing.T) {
+func TestProcessPendingWaitsForAndHoldsTheLock(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		running, finish := make(chan string, 1), make(chan struct{})
 		const lease = 4 * time.Second
@@ -120,7 +120,7 @@ func TestProcessPendingWaitsForTheLockAndHoldsItWhileItRuns(t *testing.T) {
 	})
 }
 
-func TestProcessPendingThatLosesTheLockIsInterruptedUncharged(t *testing.T) {
+func TestLostLockInterruptsProcessPendingUncharged(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		running := make(chan string, 10)
 		ib := exclusive(t, d, inbox.Configure(func(o *inbox.Options) {
@@ -174,7 +174,7 @@ func busyProcessor(t *testing.T, d *inboxtest.Database) (ib *inbox.Inbox, runnin
 	return ib, running, finish
 }
 
-func TestProcessPendingSharesTheLockOfItsOwnStartedProcessor(t *testing.T) {
+func TestProcessPendingSharesItsProcessorsLock(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib, running, finish := busyProcessor(t, d)
 		owner := lockOwner(t, d)
@@ -190,7 +190,7 @@ func TestProcessPendingSharesTheLockOfItsOwnStartedProcessor(t *testing.T) {
 	})
 }
 
-func TestStopInterruptsTheProcessPendingThatSharesItsLock(t *testing.T) {
+func TestStopInterruptsProcessPendingSharingItsLock(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib, running, _ := busyProcessor(t, d)
 		ended := drain(ib)
@@ -208,7 +208,7 @@ func TestStopInterruptsTheProcessPendingThatSharesItsLock(t *testing.T) {
 	})
 }
 
-func TestProcessorTakesTheLockAsSoonAsItsOwnProcessPendingReleasesIt(t *testing.T) {
+func TestProcessorTakesTheLockAfterItsProcessPending(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		running, finish := make(chan string, 10), make(chan struct{})
 		ib := exclusive(t, d, inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {

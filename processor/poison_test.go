@@ -32,7 +32,7 @@ func deleteMessage(t *testing.T, d *inboxtest.Database, id string) {
 	}))
 }
 
-func TestStatusThatCanNeverSucceedIsPoisonedAtOnceUncharged(t *testing.T) {
+func TestUnrunnableStatusIsPoisonedImmediatelyUncharged(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("plain", inboxtest.Nothing),
 			inboxtest.Tx("tx", nothingTx)))

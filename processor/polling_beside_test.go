@@ -42,7 +42,7 @@ func rarely() inbox.Option {
 
 // Contract 5.1: a status that is retried more often than the polling interval neither stops the
 // polls nor keeps them from becoming more frequent.
-func TestPollsComeSoonerBesideARetry(t *testing.T) {
+func TestPollsSpeedUpDespiteFrequentRetries(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has one worker at a time
 		const interval, again, messages = 6 * time.Second, 4500 * time.Millisecond, 8
 		arriving, got := arrivals()
@@ -62,7 +62,7 @@ func TestPollsComeSoonerBesideARetry(t *testing.T) {
 
 // Contract 5.1: if due times are closer together than polls, the claims for them find what another
 // process accepts, and polls become more frequent then, too.
-func TestPollAtADueTimeThatFindsNewWorkMakesPollsSooner(t *testing.T) {
+func TestNewWorkFoundAtADueTimeSpeedsUpPolls(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has one worker at a time
 		const again, messages = 3 * time.Second, 8
 		arriving, got := arrivals()
@@ -81,7 +81,7 @@ func TestPollAtADueTimeThatFindsNewWorkMakesPollsSooner(t *testing.T) {
 
 // Contract 5.1: a process that keeps waking itself for one handler learns nothing about what others
 // accept for another handler.
-func TestPollsComeSoonerBesideOwnAcceptsForAnotherHandler(t *testing.T) {
+func TestPollsSpeedUpDespiteAcceptsForAnotherHandler(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has one writer at a time
 		const interval, messages = 4 * time.Second, 8
 		handler, got := arrivals()

@@ -20,7 +20,7 @@ func arrivals() (*inbox.HandlerSpec, <-chan string) {
 
 // Contract 4.7: the poll finds what another process accepts, and while more comes, polls are
 // frequent.
-func TestPollsComeSoonerWhileAnotherProcessAccepts(t *testing.T) {
+func TestPollsSpeedUpWhileAnotherProcessAccepts(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		const interval = 5 * time.Second
 		handler, got := arrivals()

@@ -56,7 +56,7 @@ func (l *loop) give(n int) {
 	l.start()
 }
 
-func TestAnEndedCallIsFollowedByTheNextWithoutTheLoop(t *testing.T) {
+func TestEndedCallStartsTheNextWithoutTheLoop(t *testing.T) {
 	var calls atomic.Int32
 	l, _ := idleLoop(t, func(context.Context, handler.Message[[]byte]) error { calls.Add(1); return nil })
 	l.give(3)
@@ -72,7 +72,7 @@ func TestAnEndedCallIsFollowedByTheNextWithoutTheLoop(t *testing.T) {
 	require.Empty(t, l.running)
 }
 
-func TestNothingFollowsAnEndedCallDuringAStop(t *testing.T) {
+func TestEndedCallStartsNothingDuringAStop(t *testing.T) {
 	begun, release := make(chan struct{}, 3), make(chan struct{})
 	l, stop := idleLoop(t, func(context.Context, handler.Message[[]byte]) error {
 		begun <- struct{}{}
@@ -97,7 +97,7 @@ func TestNothingFollowsAnEndedCallDuringAStop(t *testing.T) {
 }
 
 // Contract 5.13: what was claimed before the pause arrives after it.
-func TestNothingOfAPausedHandlerIsStarted(t *testing.T) {
+func TestPausedHandlerStartsNoCall(t *testing.T) {
 	l, _ := idleLoop(t, func(context.Context, handler.Message[[]byte]) error { return errors.New("it is called") })
 	h, _ := l.p.registry.Lookup("h")
 	l.p.setPaused([]string{"h"})
@@ -112,7 +112,7 @@ func TestNothingOfAPausedHandlerIsStarted(t *testing.T) {
 }
 
 // What an ended call brings about runs in its goroutine, where a panic would end the process.
-func TestAPanicOutsideTheLoopEndsTheLoop(t *testing.T) {
+func TestPanicOutsideTheLoopEndsTheLoop(t *testing.T) {
 	l, _ := idleLoop(t, func(context.Context, handler.Message[[]byte]) error { return nil })
 	l.update(func() { panic(errors.New("broken")) }, nil)
 	require.Len(t, l.changed, 1)

@@ -221,7 +221,7 @@ func TestWorkerThatCannotHeartbeatStopsAndContinuesLater(t *testing.T) {
 	})
 }
 
-func TestClaimsWhoseResponseWasLostAreReleased(t *testing.T) {
+func TestClaimsWithLostResponseAreReleased(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := make(chan string, 10)
 		ib := inboxtest.New(t, d.DB, hasty(), inbox.Configure(func(o *inbox.Options) {
@@ -296,9 +296,9 @@ func markReleased(t *testing.T, d *inboxtest.Database, workerID string) {
 	}, "no claim of the worker is under way")
 }
 
-// TestClaimsBehindManyPendingStatusesAreRecovered proves contract 5.9: claims are found wherever they
+// TestClaimsAfterManyPendingStatusesAreRecovered proves contract 5.9: claims are found wherever they
 // are, also behind more pending statuses than one statement reads.
-func TestClaimsBehindManyPendingStatusesAreRecovered(t *testing.T) {
+func TestClaimsAfterManyPendingStatusesAreRecovered(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, hasty(), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		require.NoError(t, ib.Pause(t.Context(), "h"))
@@ -390,9 +390,9 @@ func TestOneWorkerAtATimeRecoversClaims(t *testing.T) {
 	require.NotEqual(t, held, owner())
 }
 
-// TestClaimsThatAStopLeftAreRecovered proves contract 5.9: a stop ended its worker's right to claim and could
+// TestClaimsLeftByAStopAreRecovered proves contract 5.9: a stop ended its worker's right to claim and could
 // not release every claim. No routine of another worker has to come first.
-func TestClaimsThatAStopLeftAreRecovered(t *testing.T) {
+func TestClaimsLeftByAStopAreRecovered(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		const sweep = 5 * time.Second
 		ib := inboxtest.New(t, d.DB, hasty(), inbox.Configure(func(o *inbox.Options) {
@@ -420,8 +420,8 @@ func TestClaimsThatAStopLeftAreRecovered(t *testing.T) {
 	})
 }
 
-// TestLockThatCannotBeEndedBlocksNoOtherRecovery proves contract 5.9. SQLite locks no rows.
-func TestLockThatCannotBeEndedBlocksNoOtherRecovery(t *testing.T) {
+// TestUnendableLockBlocksNoOtherRecovery proves contract 5.9. SQLite locks no rows.
+func TestUnendableLockBlocksNoOtherRecovery(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, hasty(), inbox.Configure(func(o *inbox.Options) {
 			o.Processor.SweepInterval = 2 * time.Millisecond // a sweep reads one page of the walk

@@ -31,7 +31,7 @@ func many(n int) []string {
 	return ids
 }
 
-func TestOneHandlersFailureNeverTouchesItsSibling(t *testing.T) {
+func TestHandlerFailureNeverAffectsItsSibling(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		var runs atomic.Int64
@@ -140,7 +140,7 @@ func TestBackoffDoublesWithJitterUpToItsLimit(t *testing.T) {
 	})
 }
 
-func TestMaxRetriesIsTheErrorCountThatPoisons(t *testing.T) {
+func TestErrorCountOfMaxRetriesPoisons(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		for maxRetries, attempts := range map[int]int{0: 1, 1: 1, 5: 5} {
 			clock := fxtest.NewClock(inboxtest.Noon)

@@ -89,7 +89,7 @@ func TestSilentWorkerStopsClaimingThenCancelsThenReturns(t *testing.T) {
 
 // Contract 5.9, 4.7: no other worker has declared the worker dead, so it keeps its ID, and what it
 // left unclaimed does not wait for the poll.
-func TestWorkerWhoseHeartbeatIsLateClaimsAgainAtOnce(t *testing.T) {
+func TestWorkerClaimsAgainAfterALateHeartbeat(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		const timeout = 6 * time.Second
 		ran := make(chan string, 10)
@@ -132,7 +132,7 @@ func TestWorkerIsNotDeclaredDeadByOneSweep(t *testing.T) {
 
 // Contract 5.9: a sweep counts only after the sweeper's own heartbeat: a worker that is cut off
 // itself must not judge others by what it cannot see.
-func TestWorkerThatCannotHeartbeatDeclaresNoOneDead(t *testing.T) {
+func TestWorkerThatCannotHeartbeatDeclaresNoWorkerDead(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		const sweeps = 700 * time.Millisecond
 		ran := make(chan string, 10)
@@ -161,7 +161,7 @@ func silentFor(t *testing.T, d *inboxtest.Database, workerID string, since time.
 }
 
 // A handler that has returned after its session was lost does not count as running.
-func TestStopForgetsHandlersOfALostSessionThatHaveReturned(t *testing.T) {
+func TestStopIgnoresReturnedHandlersOfALostSession(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		running, release := make(chan struct{}, 10), make(chan struct{})
 		observe, logs := inboxtest.Observe()

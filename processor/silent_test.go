@@ -26,7 +26,7 @@ func logging() (inbox.Option, *observer.ObservedLogs) {
 }
 
 // Contract 5.9: what a silently lost connection has locked is free after StatementTimeout.
-func TestAcceptWhoseCommitNeverArrivedGetsThrough(t *testing.T) {
+func TestAcceptSucceedsAfterItsCommitWasLost(t *testing.T) {
 	for name, c := range map[string]struct {
 		fault pgproxy.Fault
 		again func(ib, elsewhere *inbox.Inbox) *inbox.Inbox
@@ -61,7 +61,7 @@ func TestAcceptWhoseCommitNeverArrivedGetsThrough(t *testing.T) {
 }
 
 // Contract 5.5: a result whose row is locked is unsaved, and health says so until it is saved.
-func TestHealthSaysForHowLongAResultIsUnsaved(t *testing.T) {
+func TestHealthReportsHowLongAResultIsUnsaved(t *testing.T) {
 	d, _, proxied := behindProxy(t)
 	log, logs := logging()
 	var lock *gorm.DB
@@ -95,7 +95,7 @@ func TestHealthSaysForHowLongAResultIsUnsaved(t *testing.T) {
 
 // Contract 3.8: every statement of ours has a deadline, also on connections of which the client does not
 // know that they are lost: heartbeats, claims, results, notifications and leases.
-func TestWorkGoesOnAfterAllConnectionsFellSilent(t *testing.T) {
+func TestWorkContinuesAfterSilentConnectionLoss(t *testing.T) {
 	for _, mode := range []processor.Mode{processor.ModeCompeting, processor.ModeExclusive} {
 		t.Run(string(mode), func(t *testing.T) {
 			d, proxy, proxied := behindProxy(t)

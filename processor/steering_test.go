@@ -20,7 +20,7 @@ import (
 	"github.com/gorm-inbox/inbox/processor"
 )
 
-func TestHandlersErrorsDecideRetryPoisonAndSnooze(t *testing.T) {
+func TestHandlerErrorsDecideRetryPoisonAndSnooze(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		wrapped := func(err error) error { return fmt.Errorf("outer: %w", errors.Join(err, errors.New("and more"))) }
 		for name, tc := range map[string]struct {
@@ -102,7 +102,7 @@ func TestRetryAfterRunsOutOfAttemptsAndSnoozeDoesNot(t *testing.T) {
 	})
 }
 
-func TestUndecodableBodyIsPoisonedAtOnceUnlessItsCodecAsksForARetry(t *testing.T) {
+func TestUndecodableBodyIsPoisonedUnlessCodecAsksForRetry(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		type order struct{ N int }
 		type orders = handler.Message[order]

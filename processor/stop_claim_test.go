@@ -71,7 +71,7 @@ func requireReleased(t *testing.T, d *inboxtest.Database, ib *inbox.Inbox) {
 }
 
 // Contract 5.8.
-func TestStopReleasesWhatAClaimUnderWayBrings(t *testing.T) {
+func TestStopReleasesARunningClaim(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib, cancelled, open := stopsDuringAClaim(t, d, never)
 		stopped := make(chan error, 1)
@@ -85,7 +85,7 @@ func TestStopReleasesWhatAClaimUnderWayBrings(t *testing.T) {
 
 // Contract 5.8: the claim is cancelled when the time for storing begins. On PostgreSQL its response is
 // lost then; on SQLite it is committed and comes late.
-func TestStopReleasesWhatAClaimBringsThatOutlivesTheLoop(t *testing.T) {
+func TestStopReleasesAClaimThatOutlivesTheLoop(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib, _, _ := stopsDuringAClaim(t, d, context.Context.Done)
 		require.NoError(t, stop(t, ib, 5*time.Second))
@@ -110,7 +110,7 @@ func TestStopReportsAClaimThatDoesNotEnd(t *testing.T) {
 }
 
 // Contract 5.8: the response of a claim is lost, silently, and the stop comes before reconciling is due.
-func TestStopReleasesClaimsWhoseResponseIsLost(t *testing.T) {
+func TestStopReleasesClaimsWithLostResponse(t *testing.T) {
 	for name, unreadable := range map[string]bool{"found": false, "not to be found": true} {
 		t.Run(name, func(t *testing.T) {
 			d, proxy, db := behindProxy(t)
@@ -140,7 +140,7 @@ func TestStopReleasesClaimsWhoseResponseIsLost(t *testing.T) {
 }
 
 // Contract 5.14.
-func TestDrainReleasesWhatAClaimUnderWayBringsWhenItsContextEnds(t *testing.T) {
+func TestCancelledDrainReleasesItsRunningClaim(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		db, gate := gated(t, d)
 		ib := inboxtest.New(t, db, inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))

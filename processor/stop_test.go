@@ -106,7 +106,7 @@ func TestStopReleasesInterruptedAttemptsUncharged(t *testing.T) {
 	})
 }
 
-func TestStopReleasesWhatWasClaimedAndNeverStarted(t *testing.T) {
+func TestStopReleasesUnstartedClaims(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		running := make(chan string, 100)
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {

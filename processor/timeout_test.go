@@ -52,7 +52,7 @@ func TestTimeoutIsAFailure(t *testing.T) {
 	})
 }
 
-func TestNilDespiteACancelledContextCompletes(t *testing.T) {
+func TestNilResultCompletesDespiteCancellation(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		inboxtest.Exec(t, d.DB, "CREATE TABLE effects(id varchar(100) primary key)")
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
@@ -115,7 +115,7 @@ func TestCancelledCallerCountsNoError(t *testing.T) {
 	})
 }
 
-func TestHandlersVerdictOutranksTheCancellation(t *testing.T) {
+func TestHandlerVerdictOutranksTheCancellation(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		running := make(chan string, 10)
 		ctx, cancel := context.WithCancel(context.Background())
@@ -137,7 +137,7 @@ func TestHandlersVerdictOutranksTheCancellation(t *testing.T) {
 	})
 }
 
-func TestHandlerThatIgnoresItsCancellationIsReportedAndItsSlotReplaced(t *testing.T) {
+func TestStuckHandlerIsReportedAndItsSlotReplaced(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		log, logs := inboxtest.Observe()
 		started, release := make(chan string, 100), make(chan struct{})

@@ -137,7 +137,7 @@ func TestClaimTakenOverWhileItsHandlerRunsRollsBack(t *testing.T) {
 	})
 }
 
-func TestCommitThatTheDatabaseRefusesIsAFailure(t *testing.T) {
+func TestRefusedCommitIsAFailure(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		inboxtest.Exec(t, d.DB, "CREATE TABLE parents(id varchar(100) primary key)")
 		inboxtest.Exec(t, d.DB, "CREATE TABLE children(id varchar(100) REFERENCES parents(id) DEFERRABLE INITIALLY DEFERRED)")
@@ -179,7 +179,7 @@ func TestSwallowedErrorIsKeptInLastError(t *testing.T) {
 	})
 }
 
-func TestPlainHandlerHasItsOwnSession(t *testing.T) {
+func TestPlainHandlerHasASeparateSession(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Clock = fxtest.NewClock(inboxtest.Noon) }),

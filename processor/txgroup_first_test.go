@@ -45,7 +45,7 @@ type effect struct {
 	ID     string
 }
 
-func TestHandlersFirstStatementAfterASavepointMayBeOfAnyKind(t *testing.T) {
+func TestFirstStatementAfterASavepointMayBeOfAnyKind(t *testing.T) {
 	for name, begin := range map[string]func(tx *gorm.DB, id string) error{
 		"with an Exec": write,
 		"with an Exec without arguments": func(tx *gorm.DB, id string) error {
@@ -137,7 +137,7 @@ func (v valueless) Value() (driver.Value, error) {
 	return nil, errBoom
 }
 
-func TestFirstStatementThatFailsIsUndoneAlone(t *testing.T) {
+func TestFailedFirstStatementIsUndoneAlone(t *testing.T) {
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
 	for name, fail := range map[string]func(tx *gorm.DB) error{
@@ -192,7 +192,7 @@ func endedThenBoom(tx *gorm.DB, err error) error {
 	return errBoom
 }
 
-func TestFirstStatementSaysWhatItAffectedAndWhyItFailed(t *testing.T) {
+func TestFirstStatementReportsRowsAffectedAndError(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
 		d.DB.TranslateError = true
@@ -270,7 +270,7 @@ func TestGoroutinesOfAHandlerAllWriteAfterItsSavepoint(t *testing.T) {
 	})
 }
 
-func TestHandlerThatBreaksTheGroupsTransactionChargesNoOtherMember(t *testing.T) {
+func TestBrokenGroupTransactionChargesOnlyItsHandler(t *testing.T) {
 	for name, test := range map[string]struct {
 		meddle  func(tx *gorm.DB) error
 		order   string

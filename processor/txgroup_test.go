@@ -56,7 +56,7 @@ func TestGroupSharesOneTransaction(t *testing.T) {
 	})
 }
 
-func TestOneMembersFailureIsUndoneAlone(t *testing.T) {
+func TestMemberFailureIsUndoneAlone(t *testing.T) {
 	for name, fail := range map[string]func(tx *gorm.DB) error{
 		"an error": func(*gorm.DB) error { return errBoom },
 		"a panic":  func(*gorm.DB) error { panic("boom") },
@@ -109,7 +109,7 @@ func requireUncharged(t *testing.T, ib *inbox.Inbox, culprit string) {
 	}
 }
 
-func TestOneMembersTimeoutRepeatsAllAlone(t *testing.T) {
+func TestMemberTimeoutRepeatsEachMemberAlone(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
 		ib, seen := company(t, d, fxtest.NewClock(inboxtest.Noon),
@@ -126,7 +126,7 @@ func TestOneMembersTimeoutRepeatsAllAlone(t *testing.T) {
 	})
 }
 
-func TestMemberThatIgnoresItsTimeoutIsNotRunBesideItself(t *testing.T) {
+func TestStuckMemberIsNeverRunTwiceConcurrently(t *testing.T) {
 	// Not on SQLite: its transaction would hold the only write lock.
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
@@ -155,7 +155,7 @@ func TestMemberThatIgnoresItsTimeoutIsNotRunBesideItself(t *testing.T) {
 	})
 }
 
-func TestLostConnectionRepeatsAllAlone(t *testing.T) {
+func TestLostConnectionRepeatsEachMemberAlone(t *testing.T) {
 	// Not on SQLite: it has no connection to lose.
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
@@ -194,7 +194,7 @@ func TestMemberOfADeadlockedGroupIsRetriedAlone(t *testing.T) {
 	})
 }
 
-func TestStaleMemberIsNotCalledAndBlocksNoOne(t *testing.T) {
+func TestStaleMemberIsNotCalledAndBlocksNoOther(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
 		var seen calls
@@ -238,7 +238,7 @@ func TestMemberTakenOverByAHandlerOfItsGroupChangesNothing(t *testing.T) {
 	})
 }
 
-func TestGroupWorksWherePreparedStatementsAreCached(t *testing.T) {
+func TestGroupWorksWithCachedPreparedStatements(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
 		d.DB = d.DB.Session(&gorm.Session{PrepareStmt: true})
@@ -356,7 +356,7 @@ func TestRefusedCommitChargesOnlyTheFailingMember(t *testing.T) {
 	})
 }
 
-func TestStopKeepsWhatPassedAndReleasesTheRest(t *testing.T) {
+func TestStopCommitsFinishedMembersAndReleasesTheRest(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
 		running := make(chan string, 10)

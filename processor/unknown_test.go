@@ -16,7 +16,7 @@ import (
 )
 
 // Contract 5.7, 5.14.
-func TestDrainLeavesKeysItDoesNotRegisterAndNamesThem(t *testing.T) {
+func TestDrainLeavesAndReportsUnregisteredKeys(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		theirs := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("theirs", inboxtest.Nothing)))
 		inboxtest.Accept(t, theirs, "1", "2")
@@ -36,7 +36,7 @@ func TestDrainLeavesKeysItDoesNotRegisterAndNamesThem(t *testing.T) {
 
 // Contract 5.7: a program that drains now and then, such as a cron job, is known by the row that
 // its drains leave.
-func TestWorkersLeaveKeysOfProgramsThatDrainNowAndThen(t *testing.T) {
+func TestWorkersLeaveKeysOfOccasionalDrains(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		cron := inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("cron", inboxtest.Nothing)))
 		inboxtest.Process(t, cron)
@@ -85,7 +85,7 @@ func drainedAt(t *testing.T, d *inboxtest.Database, hoursAgo time.Duration) {
 }
 
 // Contract 5.14: the counts of a drain add up to what it picked.
-func TestDrainedAddsUp(t *testing.T) {
+func TestDrainedCountsAddUp(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		var ib *inbox.Inbox

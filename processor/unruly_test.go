@@ -54,7 +54,7 @@ func requireSound(t *testing.T, ib *inbox.Inbox, id string) {
 }
 
 // Contract 5.2, 5.4, 5.8: a probe that does not return affects its own handler only.
-func TestProbeThatDoesNotReturnBlocksNeitherOthersNorStop(t *testing.T) {
+func TestHangingProbeBlocksNeitherOthersNorStop(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib, calls, letGo := probing(t, d, handler.Timeout(soon))
 		defer close(letGo)
@@ -195,7 +195,7 @@ func TestStuckMembersOfGroupsAreBounded(t *testing.T) {
 }
 
 // Contract 5.13: a pause takes effect within a heartbeat, also for what is queued.
-func TestPauseGivesBackWhatIsQueued(t *testing.T) {
+func TestPauseReleasesQueuedMessages(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		var ran atomic.Int64
 		letGo := make(chan bool)
@@ -221,7 +221,7 @@ func TestPauseGivesBackWhatIsQueued(t *testing.T) {
 
 // Contract 5.4, 5.11: a statement that ignores its cancellation costs only its own message an
 // attempt.
-func TestStatementThatOutlastsItsHandlersGraceBlocksNoOne(t *testing.T) {
+func TestStatementOutlastingItsGraceBlocksNoOther(t *testing.T) {
 	// Not on SQLite: its transaction would hold the only write lock.
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		const held = "SELECT pg_advisory_xact_lock(1)"

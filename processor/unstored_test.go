@@ -22,7 +22,7 @@ func claimed(t *testing.T, ib *inbox.Inbox) (n int64) {
 
 // Contract 5.1, 5.9: a living worker keeps its results until they can be stored, however long that
 // takes.
-func TestResultsThatCannotBeStoredAreKeptWithTheirClaims(t *testing.T) {
+func TestUnstorableResultsAreKeptWithTheirClaims(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		const timeout = 4 * time.Second
 		const messages, batch, concurrency = 150, 5, 2
@@ -71,7 +71,7 @@ func TestResultsThatCannotBeStoredAreKeptWithTheirClaims(t *testing.T) {
 
 // Contract 5.1, 5.9: a worker that was silent for too long keeps its results under its new ID, and
 // stores them before it releases claims of dead workers.
-func TestResultsThatWaitAreStoredBeforeTheirWorkerIDIsRecovered(t *testing.T) {
+func TestWaitingResultsAreStoredBeforeTheirRecovery(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ran, fenced, fell := newLedger(), make(chan struct{}, 3), make(chan struct{})
 		ib := inboxtest.New(t, d.DB, silence(1500*time.Millisecond, 150*time.Millisecond),

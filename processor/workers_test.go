@@ -138,7 +138,7 @@ func TestVersionConflictLeavesTheRestOfTheGroup(t *testing.T) {
 	})
 }
 
-func TestRunningInboxProcessesAcceptedMessagesAtOnce(t *testing.T) {
+func TestRunningInboxProcessesAcceptedMessagesImmediately(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := make(chan string, 100)
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
@@ -178,7 +178,7 @@ func TestRetriesRunWhenTheyAreDueWithoutAPoll(t *testing.T) {
 	})
 }
 
-func TestWorkStoredBeforeTheStartIsFoundByIt(t *testing.T) {
+func TestStartFindsEarlierMessages(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		build := func() *inbox.Inbox {

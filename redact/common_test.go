@@ -53,7 +53,7 @@ func TestCommonHidesCardNumbers(t *testing.T) {
 }
 
 // Contract 11.6: fmt prints numbers of a decoded JSON document in this form.
-func TestCommonHidesCardNumbersThatBecameFloats(t *testing.T) {
+func TestCommonHidesCardNumbersPrintedAsFloats(t *testing.T) {
 	for _, c := range cards {
 		n, err := strconv.ParseFloat(c, 64)
 		require.NoError(t, err)
@@ -175,7 +175,7 @@ func TestCommonHidesSecretsInHostileTexts(t *testing.T) {
 }
 
 // Common runs on texts that other people write. Sixteen times the text may take about sixteen times as long.
-func TestCommonTakesTimeInProportionToTheText(t *testing.T) {
+func TestCommonRunsInLinearTime(t *testing.T) {
 	took := func(part string, bytes int) time.Duration {
 		v := redact.Value{Part: redact.PartError, Bytes: []byte(strings.Repeat(part, bytes/len(part)+1))}
 		began := time.Now()
@@ -198,7 +198,7 @@ func TestCommonTakesTimeInProportionToTheText(t *testing.T) {
 }
 
 // Common keeps what operators need to find a message and to tell failures apart.
-func TestCommonLeavesEverythingElse(t *testing.T) {
+func TestCommonKeepsOtherText(t *testing.T) {
 	for _, text := range []string{
 		"4.111111111111112e+15", "1.763863256411154e+15", "4.1e+15", "4.111111111111111e+150",
 		"4.111111111111111e-15",

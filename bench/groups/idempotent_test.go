@@ -20,7 +20,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
-func TestEachIdempotentVariantDoesItsWorkAndItsCheckNoticesOneRowLessOrMore(t *testing.T) {
+func TestEachIdempotentVariantWorksAndIsChecked(t *testing.T) {
 	g := Idempotent()
 	for _, v := range kinds(t, g) {
 		t.Run(v.Name, func(t *testing.T) {
@@ -69,7 +69,7 @@ func TestEachIdempotentVariantDoesItsWorkAndItsCheckNoticesOneRowLessOrMore(t *t
 	}
 }
 
-func TestEachIdempotentRedisVariantDoesItsWorkAndItsCheckNoticesOneEffectOrMarkerLessOrMore(t *testing.T) {
+func TestEachIdempotentRedisVariantWorksAndIsChecked(t *testing.T) {
 	g := IdempotentRedis()
 	url, _ := testenv.Redis(t)
 	lab := &trial.Lab{Tiny: true, Log: io.Discard, Redis: url}

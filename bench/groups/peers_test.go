@@ -18,7 +18,7 @@ import (
 var tables = []string{"bench_effects", "inbox_handler_statuses", "hand_statuses", "river_job", "watermill_bench",
 	"gue_jobs"}
 
-func TestEachVariantDoesItsWorkAndItsCheckNoticesOneRowLess(t *testing.T) {
+func TestEachVariantWorksAndItsCheckFindsAMissingRow(t *testing.T) {
 	for _, g := range []trial.Group{Accept(), Accept3(), Process(), Transactional(), EndToEnd()} {
 		for _, v := range kinds(t, g) {
 			t.Run(g.Name+"/"+v.Name, func(t *testing.T) {

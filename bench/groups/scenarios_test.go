@@ -17,7 +17,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
-func TestEachScenarioDoesItsWorkAndItsCheckNoticesOneStatusLess(t *testing.T) {
+func TestEachScenarioWorksAndItsCheckFindsAMissingStatus(t *testing.T) {
 	for _, g := range []trial.Group{Latency(), Kafka(), Big(), Waiting(), Ordered(), Recovery(), Xmin(), Cleanup(),
 		Operations(), ManyOperations(), Workers()} {
 		t.Run(g.Name, func(t *testing.T) {
@@ -45,7 +45,7 @@ func TestEachScenarioDoesItsWorkAndItsCheckNoticesOneStatusLess(t *testing.T) {
 	}
 }
 
-func TestEachSQLiteVariantDoesItsWork(t *testing.T) {
+func TestEachSQLiteVariantWorks(t *testing.T) {
 	t.Parallel()
 	for _, v := range kinds(t, SQLite()) {
 		t.Run(v.Name, func(t *testing.T) {
@@ -62,7 +62,7 @@ func TestEachSQLiteVariantDoesItsWork(t *testing.T) {
 	}
 }
 
-func TestLatenciesAreThoseOfEveryMessage(t *testing.T) {
+func TestLatencyIsMeasuredForEveryMessage(t *testing.T) {
 	w := newStopwatch(&trial.Env{Lab: &trial.Lab{Quick: true}})
 	for i := range w.messages {
 		w.due[i] = time.Second
@@ -72,10 +72,10 @@ func TestLatenciesAreThoseOfEveryMessage(t *testing.T) {
 	require.Equal(t, map[string]float64{"p50_ms": n / 2, "p99_ms": n * 0.99, "max_ms": n}, w.figures())
 }
 
-// TestMessagesThatWaitForASlowAcceptAreLate checks that a stall counts for all messages that it
+// TestSlowAcceptDelaysAllWaitingMessages checks that a stall counts for all messages that it
 // delays. An accept that stalls for the time of 40 messages (a checkpoint, a lock) makes most of 50
 // messages late, not only its own.
-func TestMessagesThatWaitForASlowAcceptAreLate(t *testing.T) {
+func TestSlowAcceptDelaysAllWaitingMessages(t *testing.T) {
 	const stall = 40 * time.Second / latencyRate
 	w := newStopwatch(&trial.Env{Lab: &trial.Lab{Tiny: true}})
 	require.Len(t, w.messages, 50)

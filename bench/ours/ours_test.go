@@ -8,7 +8,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
-func TestOnlyWhatWasClaimedAndHandledOnceCountsAsCompleted(t *testing.T) {
+func TestOnlyMessagesHandledOnceCountAsCompleted(t *testing.T) {
 	ctx := t.Context()
 	ib, err := Open(ctx, testenv.PostgresDSN(t), 1)
 	require.NoError(t, err)

@@ -22,7 +22,7 @@ func TestBatchesCoverEveryUnitOnce(t *testing.T) {
 	}
 }
 
-func TestFailedBatchEndsTheOthersAndIsReturned(t *testing.T) {
+func TestFailedBatchEndsOthersAndIsReturned(t *testing.T) {
 	broken := errors.New("broken")
 	calls := 0
 	err := InBatches(t.Context(), 1000, 1, 1, func(_ context.Context, from, _ int) error {
@@ -36,7 +36,7 @@ func TestFailedBatchEndsTheOthersAndIsReturned(t *testing.T) {
 	require.Less(t, calls, 1000)
 }
 
-func TestBatchesOfAnEndedContextFail(t *testing.T) {
+func TestBatchesFailOnceTheContextEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.ErrorIs(t, InBatches(ctx, 10, 1, 1, func(context.Context, int, int) error { return nil }), context.Canceled)

@@ -39,7 +39,7 @@ func TestRatioOfBestTakesTheBetterOnEitherSideInEachRound(t *testing.T) {
 	require.Equal(t, 6.0, value, "between 20/5 and 80/10")
 }
 
-func TestRatioOfVariantsThatWereNotMeasuredTogetherIsAnError(t *testing.T) {
+func TestRatioOfVariantsOfDifferentRoundsIsAnError(t *testing.T) {
 	for name, rates := range map[string]map[string][]float64{
 		"one is missing":         {"a": {1}, "c": {1}},
 		"one has fewer rounds":   {"a": {1, 1}, "b": {1}, "c": {1, 1}},
@@ -89,7 +89,7 @@ func TestQuickRunKeepsTheFirstLineAndAllOfItsVariants(t *testing.T) {
 	require.Len(t, g.Variants, 4, "the group itself is as it was")
 }
 
-func TestTargetIsMetOnItsOwnSide(t *testing.T) {
+func TestTargetIsALowerOrUpperBound(t *testing.T) {
 	require.True(t, Line{AtLeast: 2}.Met(2))
 	require.False(t, Line{AtLeast: 2}.Met(1.99))
 	require.True(t, Line{AtMost: 10}.Met(10))

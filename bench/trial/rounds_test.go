@@ -10,7 +10,7 @@ func grouped(lines ...Line) Group {
 	return Group{Name: "g", Variants: []Variant{{Name: "a"}, {Name: "b"}, {Name: "c"}}, Lines: lines}
 }
 
-func TestLinesVariantsHaveFurtherRoundsAlone(t *testing.T) {
+func TestFurtherRoundsRunOnlyTheLinesVariants(t *testing.T) {
 	often := grouped(Ratio("x", "a", "c", 0).Times(3), Value("y", "b", "p99_ms", 0))
 	shared := grouped(Ratio("x", "a", "c", 0), Ratio("y", "a", "b", 0).Times(2))
 	all := grouped(RatioOfBest("x", []string{"a", "b"}, []string{"c"}, 0).Times(2))
@@ -46,7 +46,7 @@ func TestLinesVariantsHaveFurtherRoundsAlone(t *testing.T) {
 	}
 }
 
-func TestLineCountsTheRoundsThatAllOfItsVariantsHave(t *testing.T) {
+func TestLineCountsRoundsCommonToItsVariants(t *testing.T) {
 	lab := Lab{Rounds: 3}
 	lines := lab.limited([]Line{Ratio("x", "a", "b", 0), Ratio("y", "a", "c", 0).Times(2)})
 	r := measured(map[string][]float64{"a": {1, 1, 1, 5, 5, 5}, "b": {1, 1, 1}, "c": {1, 1, 1, 1, 1, 1}})

@@ -25,7 +25,7 @@ func testLab(t *testing.T, rounds int) *Lab {
 	return &Lab{Server: server.Use(dsn), Rounds: rounds, Tiny: true, Log: io.Discard}
 }
 
-func TestEachRoundBeginsWithAnotherVariantAndEachTrialHasADatabaseOfItsOwn(t *testing.T) {
+func TestRoundsRotateVariantsAndTrialsHaveFreshDatabases(t *testing.T) {
 	var order []string
 	seen := map[string]bool{}
 	variant := func(name string) Variant {
@@ -98,7 +98,7 @@ func TestGroupWithoutDatabasesGetsNone(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestFurtherRoundsAreOfWhatALineComparesAndEachLineCountsItsOwn(t *testing.T) {
+func TestEachLineCountsItsFurtherRounds(t *testing.T) {
 	variant := func(name string) Variant {
 		return Variant{Name: name, New: func(context.Context, *Env) (*Trial, error) {
 			return &Trial{Count: 1, Run: func(context.Context) error { return nil },
@@ -119,7 +119,7 @@ func TestFurtherRoundsAreOfWhatALineComparesAndEachLineCountsItsOwn(t *testing.T
 	}
 }
 
-func TestNoTrialCollectsTheGarbageOfItsPreparation(t *testing.T) {
+func TestPreparationGarbageIsCollectedBeforeTheTrial(t *testing.T) {
 	var prepared, begun runtime.MemStats
 	v := Variant{Name: "v", New: func(context.Context, *Env) (*Trial, error) {
 		runtime.ReadMemStats(&prepared)
@@ -133,7 +133,7 @@ func TestNoTrialCollectsTheGarbageOfItsPreparation(t *testing.T) {
 	require.Greater(t, begun.NumForcedGC, prepared.NumForcedGC)
 }
 
-func TestTrialThatNeverEndsIsEndedByItsDeadline(t *testing.T) {
+func TestDeadlineEndsAHangingTrial(t *testing.T) {
 	v := Variant{Name: "v", New: func(context.Context, *Env) (*Trial, error) {
 		return &Trial{Count: 1, Check: func(context.Context) error { return nil }, Run: func(ctx context.Context) error {
 			select {
@@ -152,7 +152,7 @@ func TestTrialThatNeverEndsIsEndedByItsDeadline(t *testing.T) {
 	require.ErrorContains(t, err, "1 of 2 completed")
 }
 
-func TestVariantThatFailsItsCheckEndsTheRun(t *testing.T) {
+func TestFailedCheckEndsTheRun(t *testing.T) {
 	missing := errors.New("a row is missing")
 	closed := false
 	v := Variant{Name: "v", New: func(context.Context, *Env) (*Trial, error) {
@@ -165,7 +165,7 @@ func TestVariantThatFailsItsCheckEndsTheRun(t *testing.T) {
 	require.True(t, closed)
 }
 
-func TestGroupThatCannotBePreparedNamesItself(t *testing.T) {
+func TestPreparationErrorNamesItsGroup(t *testing.T) {
 	_, err := testLab(t, 1).Run(t.Context(), Group{Name: "g", Shared: func(context.Context, *Lab) (io.Closer, error) {
 		return nil, fmt.Errorf("no disk")
 	}})

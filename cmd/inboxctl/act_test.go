@@ -104,7 +104,7 @@ func TestExitCodesReportPartialSuccess(t *testing.T) {
 	})
 }
 
-func TestAllThatMatchAreCountedAndConfirmedFirst(t *testing.T) {
+func TestActionOnAllMatchesCountsAndConfirmsFirst(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.poisoned("connection refused", "a", "b", "c")
 		r.poisoned("no such user", "d")
@@ -210,7 +210,7 @@ func TestInterruptEndsBetweenChunksAndPrintsTheProgress(t *testing.T) {
 	})
 }
 
-func TestChunkUnderWayIsFinishedUnlessItTakesTooLong(t *testing.T) {
+func TestInterruptWaitsBrieflyForTheCurrentChunk(t *testing.T) {
 	var said bytes.Buffer
 	a := &app{system: system{errOut: &locked{w: &said}}}
 	ctx, interrupt := context.WithCancel(t.Context())
@@ -228,7 +228,7 @@ func TestChunkUnderWayIsFinishedUnlessItTakesTooLong(t *testing.T) {
 	inboxtest.Receive(t, chunks.Done(), "the limit")
 }
 
-func TestInterruptDuringTheConfirmationDoesNothing(t *testing.T) {
+func TestInterruptDuringConfirmationChangesNothing(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.poisoned("boom", "a")
 		ctx, cancel := context.WithCancel(t.Context())
@@ -251,8 +251,8 @@ type reader func([]byte) (int, error)
 
 func (r reader) Read(p []byte) (int, error) { return r(p) }
 
-// TestAMessageIDStandsForTheStatusesThatAllowTheAction proves contract 11.1.
-func TestAMessageIDStandsForTheStatusesThatAllowTheAction(t *testing.T) {
+// TestMessageIDSelectsStatusesThatAllowTheAction proves contract 11.1.
+func TestMessageIDSelectsStatusesThatAllowTheAction(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		uuids := uuid.NewString()
 		r.poisoned("boom", "a", uuids, "b@1")

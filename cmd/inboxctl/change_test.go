@@ -62,9 +62,9 @@ func TestPausedHandlersAreNotClaimedUntilResumed(t *testing.T) {
 	})
 }
 
-// TestWhatNeedsTheApplicationIsNoCommand proves contract 11.1: inboxctl offers only what it can do,
+// TestActionsThatNeedTheApplicationAreNoCommands proves contract 11.1: inboxctl offers only what it can do,
 // and its help says where the rest can be done.
-func TestWhatNeedsTheApplicationIsNoCommand(t *testing.T) {
+func TestActionsThatNeedTheApplicationAreNoCommands(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"replay", "a"}, {"backfill", "a"}} {
 		out := runWith(t, t.Context(), nil, "", args...)
@@ -78,7 +78,7 @@ func TestWhatNeedsTheApplicationIsNoCommand(t *testing.T) {
 	require.Contains(t, help, "o.Backfill(")
 }
 
-func TestRejectedOfOnePartitionAreListed(t *testing.T) {
+func TestRejectedRecordsAreListedByPartition(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		id := r.reject(1, nil, nil)
 		require.Contains(t, r.done("rejected", "list", "--topic", "orders", "--partition", "0").out, id)
@@ -87,7 +87,7 @@ func TestRejectedOfOnePartitionAreListed(t *testing.T) {
 	})
 }
 
-func TestCleanupDeletesWhatCompletedLongAgo(t *testing.T) {
+func TestCleanupDeletesOldCompletedMessages(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		inboxtest.Accept(t, r.ib, "old", "new")
 		r.poisoned("boom", "poisoned")
@@ -134,7 +134,7 @@ func TestCleanupDeletesWhatCompletedLongAgo(t *testing.T) {
 	})
 }
 
-func TestTheActorIsRequired(t *testing.T) {
+func TestActorIsRequiredByCommands(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.poisoned("boom", "a", "b")
 		a, b := r.status("a").ID, r.status("b").ID
@@ -223,7 +223,7 @@ func TestMigrateCreatesTheTables(t *testing.T) {
 	}
 }
 
-func TestMigratingWaitsNoLongerThanTheTimeout(t *testing.T) {
+func TestMigrateWaitsNoLongerThanItsTimeout(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
 		key := fnv.New64a()
@@ -240,8 +240,8 @@ func TestMigratingWaitsNoLongerThanTheTimeout(t *testing.T) {
 	})
 }
 
-// TestRejectedMessagesAreRequestedToBeAcceptedAgain proves contract 11.1: by ID and by filter, after a count.
-func TestRejectedMessagesAreRequestedToBeAcceptedAgain(t *testing.T) {
+// TestReAcceptOfRejectedMessagesIsRequested proves contract 11.1: by ID and by filter, after a count.
+func TestReAcceptOfRejectedMessagesIsRequested(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		ids := []string{r.reject(1, nil, nil), r.reject(2, nil, nil), r.reject(3, nil, nil)}
 		requested := func() (n int64) {

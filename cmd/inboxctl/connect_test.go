@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestPathOfASQLiteFileMayHoldAnyCharacter checks escaping: SQLite parses the path of a DSN as a
+// TestSQLitePathMayContainAnyCharacter checks escaping: SQLite parses the path of a DSN as a
 // URL, so special characters must not lead to another file.
-func TestPathOfASQLiteFileMayHoldAnyCharacter(t *testing.T) {
+func TestSQLitePathMayContainAnyCharacter(t *testing.T) {
 	t.Parallel()
 	for named, directory := range map[string]string{
 		"a#b":       "a#b",

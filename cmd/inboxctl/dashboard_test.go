@@ -196,9 +196,9 @@ func TestDashboardIsClosedWithoutItsPassword(t *testing.T) {
 	})
 }
 
-// TestDashboardWithoutPasswordTakesOnlyItsOwnHost covers DNS rebinding: a page of another site
+// TestPasswordlessDashboardAcceptsOnlyItsHost covers DNS rebinding: a page of another site
 // whose name resolves to this machine has the dashboard's origin.
-func TestDashboardWithoutPasswordTakesOnlyItsOwnHost(t *testing.T) {
+func TestPasswordlessDashboardAcceptsOnlyItsHost(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		s := r.dashboard(r.env, "--insecure", "--origin", "https://ops.example.org", "--role", "admin", "--show-payload")
 		inboxtest.Accept(t, r.ib, "a")
@@ -215,7 +215,7 @@ func TestDashboardWithoutPasswordTakesOnlyItsOwnHost(t *testing.T) {
 	})
 }
 
-func TestDashboardRefusesWhatIsNotSafe(t *testing.T) {
+func TestDashboardRefusesUnsafeFlags(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		for want, args := range map[string][]string{
 			"--insecure requires an address that only this machine can reach": {"--insecure", "--listen", "0.0.0.0:0"},

@@ -37,8 +37,8 @@ func requireSnakeCase(t testing.TB, command string, v any) {
 	}
 }
 
-// TestOutputForProgramsIsInSnakeCaseAndTheSameAsYAML runs each command that prints a result.
-func TestOutputForProgramsIsInSnakeCaseAndTheSameAsYAML(t *testing.T) {
+// TestJSONOutputIsInSnakeCaseAndMatchesYAML runs each command that prints a result.
+func TestJSONOutputIsInSnakeCaseAndMatchesYAML(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.poisoned("boom: \"x\"\n- 1 😀", "1", "2", "3", "4", "5", "true", "-")
 		first, second := r.reject(1, []byte("k"), []byte{0xff}), r.reject(2, nil, nil)
@@ -72,7 +72,7 @@ func TestOutputForProgramsIsInSnakeCaseAndTheSameAsYAML(t *testing.T) {
 	})
 }
 
-func TestYAMLIsWhatJSONIs(t *testing.T) {
+func TestYAMLEqualsJSON(t *testing.T) {
 	for _, v := range []any{
 		nil, "", "true", "No", "plain", "12", "1e3", " x", "a: b", "- a", "#", "é 注文 😀", evil, "a\nb", 12, -1.5, true,
 		[]string{}, map[string]string{}, []any{[]any{1, []any{}}, map[string]any{"a": []any{1, 2}, "b c": map[string]any{"d": nil}}},
@@ -90,7 +90,7 @@ func TestYAMLIsWhatJSONIs(t *testing.T) {
 	}
 }
 
-func TestYAMLEscapesWhatATerminalWouldActOn(t *testing.T) {
+func TestYAMLEscapesControlCharacters(t *testing.T) {
 	var out bytes.Buffer
 	a := &app{system: system{out: &out}, output: "yaml"}
 	require.NoError(t, a.writeStructured("a\U000e0041\u202eb"))
@@ -185,7 +185,7 @@ func TestExportCellsAreNoFormulas(t *testing.T) {
 	require.Equal(t, "-1.5", shown)
 }
 
-func TestCellsHoldNoFormulaForASpreadsheet(t *testing.T) {
+func TestCellsAreEscapedForSpreadsheets(t *testing.T) {
 	for given, want := range map[string]string{
 		`"=1+1"`:            "'=1+1",
 		`"a;=1+1"`:          "a;'=1+1",

@@ -69,7 +69,7 @@ func (g granted) refused(as string, args ...string) {
 	require.Contains(g.t, out.errOut, "permission denied", "%v", args)
 }
 
-func TestRolesCanDoTheirWorkWithWhatIsGranted(t *testing.T) {
+func TestGrantsSufficeForEachRole(t *testing.T) {
 	t.Parallel()
 	g := newGranted(t)
 	poisons := func(_ context.Context, m inboxtest.Bytes) error {
@@ -124,7 +124,7 @@ func TestRolesCanDoTheirWorkWithWhatIsGranted(t *testing.T) {
 	require.Contains(t, g.done(g.reader, "audit", "--limit", "1").out, g.lenasRole, "the row names the login")
 }
 
-func TestRolesCanDoNothingElse(t *testing.T) {
+func TestRolesCanDoNothingBeyondTheirGrants(t *testing.T) {
 	t.Parallel()
 	g := newGranted(t)
 	audit := `INSERT INTO orders.in_audit (id, actor, action, target, detail, occurred_at) VALUES (gen_random_uuid(), 'eve', 'view', 'x', '{}', now())`
@@ -165,9 +165,9 @@ func TestGrantsNameRoles(t *testing.T) {
 	}
 }
 
-// TestMigrateMakesASQLiteFileForItsUserAlone proves contract 3.4: SQLite by itself would create
+// TestMigrateCreatesAPrivateSQLiteFile proves contract 3.4: SQLite by itself would create
 // files that everybody may read.
-func TestMigrateMakesASQLiteFileForItsUserAlone(t *testing.T) {
+func TestMigrateCreatesAPrivateSQLiteFile(t *testing.T) {
 	dsn := testenv.SQLiteDSN(t)
 	env := map[string]string{dsnVariable: dsn, actorVariable: "alice"}
 	require.Zero(t, runWith(t, t.Context(), env, "", "migrate", "up", "--inbox", "test").code)

@@ -15,9 +15,9 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
-// TestNoCommandSucceedsWhenItsOutputIsLost runs every command with its standard output on a full
+// TestLostOutputFailsEveryCommand runs every command with its standard output on a full
 // disk. A script must not take a lost result for an empty one.
-func TestNoCommandSucceedsWhenItsOutputIsLost(t *testing.T) {
+func TestLostOutputFailsEveryCommand(t *testing.T) {
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {
 		testenv.LeaveOutFor(t, fmt.Sprintf("a full disk (%v)", err))
@@ -87,7 +87,7 @@ func changes(args []string) bool {
 	return false
 }
 
-func TestPartlyDoneStaysPartlyDoneWhenItsOutputIsLost(t *testing.T) {
+func TestLostOutputKeepsThePartialSuccessExitCode(t *testing.T) {
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {
 		testenv.LeaveOutFor(t, fmt.Sprintf("a full disk (%v)", err))

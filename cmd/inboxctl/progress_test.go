@@ -18,7 +18,7 @@ func (r *rig) removed() {
 		{Channel: "c", GroupID: "g", Topic: "removed", CaughtUpAt: &at}}, nil, at))
 }
 
-func TestProgressIsListedAndARemovedTopicForgotten(t *testing.T) {
+func TestProgressListsAndForgetsRemovedTopics(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		require.Contains(t, r.done("progress").out, "No topics")
 		st, now := inboxtest.Store(t, r.ib.DB()), time.Now().UTC().Truncate(time.Second)

@@ -72,7 +72,7 @@ func TestPasswordsAreNeverPrinted(t *testing.T) {
 }
 
 // pgx reads only URLs in lower case, and takes others for keywords.
-func TestSchemeOfADSNMayBeInAnyCase(t *testing.T) {
+func TestDSNSchemeIsCaseInsensitive(t *testing.T) {
 	t.Parallel()
 	dsn := testenv.PostgresDSN(t)
 	_, rest, _ := strings.Cut(dsn, "://")

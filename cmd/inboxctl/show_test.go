@@ -16,7 +16,7 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-func TestCommandsShowWhatIsStored(t *testing.T) {
+func TestCommandsShowStoredData(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.poisoned("user 17 is unknown", "a")
 		r.poisoned("user 18 is unknown", "b")
@@ -61,9 +61,9 @@ func TestCommandsShowWhatIsStored(t *testing.T) {
 	})
 }
 
-// TestPagesOfAPeriodGivenAsAnAgeContinue checks paging with --from 1h: a cursor belongs to its filter,
+// TestPagingContinuesWithARelativePeriod checks paging with --from 1h: a cursor belongs to its filter,
 // and "1h ago" is another time when the next page is requested.
-func TestPagesOfAPeriodGivenAsAnAgeContinue(t *testing.T) {
+func TestPagingContinuesWithARelativePeriod(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.poisoned("boom", "a", "b", "c")
 		for offset := range int64(3) {
@@ -132,7 +132,7 @@ func TestPayloadsAreHiddenByDefaultAndViewsAreAudited(t *testing.T) {
 	})
 }
 
-func TestMessagesOfAttackersStayText(t *testing.T) {
+func TestHostileMessagesStayText(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		hostile := strings.NewReplacer("\x00", "").Replace(evil) // no database stores NUL
 		r.poisoned(hostile, hostile)
@@ -194,8 +194,8 @@ func TestWorkersLeasesAndGapsAreListed(t *testing.T) {
 	})
 }
 
-// TestAuditIsExportedWhole proves contract 11.3.
-func TestAuditIsExportedWhole(t *testing.T) {
+// TestAuditIsExportedInFull proves contract 11.3.
+func TestAuditIsExportedInFull(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		rows := make([]models.Audit, 2*exportPage+30)
 		for i := range rows {

@@ -67,7 +67,7 @@ func TestOneLineMountsDashboardAndProbes(t *testing.T) {
 	})
 }
 
-func TestMistakesOfAMountAreNamed(t *testing.T) {
+func TestMountErrorsAreReported(t *testing.T) {
 	locked := errors.New("the session store is locked")
 	var none func(*dashboard.Options)
 	app := application(fxtest.OpenDB(t), "orders")

@@ -10,7 +10,7 @@ import (
 
 // Contract 8.1: three lines around a handler. What docs/idempotent.md shows of
 // it first has to stay that short.
-func TestThePartThatIsShownIsShort(t *testing.T) {
+func TestQuotedExampleStaysShort(t *testing.T) {
 	source, err := os.ReadFile("main.go")
 	require.NoError(t, err)
 	_, rest, found := strings.Cut(string(source), "//page:begin consume\n\n")

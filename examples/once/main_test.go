@@ -29,7 +29,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestProgramAppliesAPaymentThatComesThreeTimesOnce(t *testing.T) {
+func TestPaymentDeliveredThreeTimesIsAppliedOnce(t *testing.T) {
 	require.Equal(t,
 		"acknowledged delivery 1\nacknowledged delivery 2\nacknowledged delivery 3\naccount tea: 4200 cents\n",
 		demotest.GoRun(t, "once"))
@@ -87,7 +87,7 @@ func TestHandlersOfAChannelAreIndependent(t *testing.T) {
 	})
 }
 
-func TestTransportIsToldWhatTheTableSays(t *testing.T) {
+func TestTransportFollowsTheDocumentedTable(t *testing.T) {
 	for name, c := range map[string]struct {
 		err  error
 		told string
@@ -168,7 +168,7 @@ func TestIDIsFoundInPayloadAndHeader(t *testing.T) {
 	})
 }
 
-func TestSweeperStopsAndOwnTransactionTakesAllOrNothing(t *testing.T) {
+func TestSweeperStopsAndTransactionIsAtomic(t *testing.T) {
 	onBoth(t, func(t *testing.T, db *gorm.DB, store *gormstore.Store) {
 		stop, err := sweeping(store, zaptest.NewLogger(t))
 		require.NoError(t, err)

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestEachPaymentIsSentOneToFiveTimesSomeAtTheSameMoment(t *testing.T) {
+func TestPaymentsAreSentUpToFiveTimes(t *testing.T) {
 	random := rand.New(rand.NewPCG(4, 4))
 	payments := MakePayments(1000, random)
 	deliveries := MakeDeliveries(payments, 0, random)

@@ -46,7 +46,7 @@ func TestPerfectResultBalances(t *testing.T) {
 		out.String())
 }
 
-func TestBrokenResultsAreNoticed(t *testing.T) {
+func TestBrokenResultsAreDetected(t *testing.T) {
 	for name, broken := range map[string]struct {
 		breaks func(r *Result, seen *Seen)
 		says   string
@@ -94,7 +94,7 @@ func TestBrokenResultsAreNoticed(t *testing.T) {
 	}
 }
 
-func TestRepeatedEffectsAreAllowedForRedisOncePerKill(t *testing.T) {
+func TestRedisMayRepeatOneEffectPerKill(t *testing.T) {
 	payments, result, seen := perfect(100)
 	again(&result, 0)
 	seen.Unsure[payments[0].ID] = 1

@@ -44,13 +44,13 @@ func requireWhole(t *testing.T, got map[string]float64, payments, kills float64)
 // small has each of the points twice.
 var small = []string{"-messages", "200", "-crash", "8", "-seed", "4"}
 
-func TestPaymentsAreAppliedOnceAlthoughTheyComeAgainAndWorkersAreKilled(t *testing.T) {
+func TestDuplicatePaymentsApplyOnceWhileWorkersAreKilled(t *testing.T) {
 	demotest.OnBoth(t, func(t *testing.T, server string) {
 		requireWhole(t, figures(t, demotest.Balances(t, command.Run, append(small, "-postgres", server)...)), 200, 8)
 	})
 }
 
-func TestRedisAppliesAgainOnlyWhatAKillExplains(t *testing.T) {
+func TestRedisRepeatsEffectsOnlyAfterKills(t *testing.T) {
 	demotest.OnBoth(t, func(t *testing.T, server string) {
 		address, _ := testenv.Redis(t)
 		out := demotest.Balances(t, command.Run, append(small, "-postgres", server, "-redis", address)...)
@@ -81,7 +81,7 @@ func TestCommandNeedsNothingButGo(t *testing.T) {
 	requireWhole(t, figures(t, demotest.GoRun(t, "payments", "-messages", "100", "-crash", "1")), 100, 1)
 }
 
-func TestWorkerThatEndsOtherwiseFailsTheRun(t *testing.T) {
+func TestUnexpectedWorkerExitFailsTheRun(t *testing.T) {
 	demotest.RequireExitNoticed(t, command.Run, `worker-\d`, "-messages", "20", "-crash", "0")
 }
 

@@ -33,7 +33,7 @@ func deliverHere(t *testing.T, payments []Payment, worker http.Handler, meanwhil
 	return transport.seen
 }
 
-func TestWhatIsRefusedComesAgain(t *testing.T) {
+func TestRefusedDeliveryIsRepeated(t *testing.T) {
 	calls := map[string]int{} // one delivery at a time
 	worker := Receiver(func(_ context.Context, p Payment) error {
 		calls[p.ID]++
@@ -51,7 +51,7 @@ func TestWhatIsRefusedComesAgain(t *testing.T) {
 		Unsure: map[string]int{"a": 1}}, seen, "a lost claim may have had its effects")
 }
 
-func TestWhatAKilledWorkerHadComesAgain(t *testing.T) {
+func TestDeliveryToAKilledWorkerIsRepeated(t *testing.T) {
 	receive := Receiver(func(context.Context, Payment) error { return nil })
 	worker := func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
@@ -73,7 +73,7 @@ func TestWhatAKilledWorkerHadComesAgain(t *testing.T) {
 		Unsure: map[string]int{"a": 1, "b": 1}, Killed: []Point{inHandler, afterMarker}}, seen)
 }
 
-func TestRefusedDeliveryKillsLater(t *testing.T) {
+func TestRefusedDeliveryKillsWhenRepeated(t *testing.T) {
 	transport := NewTransport(nil)
 	kill := Payment{ID: "a", KillAt: inHandler}
 	require.True(t, transport.begin(kill))
@@ -88,7 +88,7 @@ func TestRefusedDeliveryKillsLater(t *testing.T) {
 	require.Empty(t, transport.Progress().Killing)
 }
 
-func TestKillIsCountedAlthoughItsWorkerRunsAgainBeforeTheConnectionEnds(t *testing.T) {
+func TestKillIsCountedEvenIfTheWorkerRestartsFirst(t *testing.T) {
 	transport := NewTransport(nil)
 	first, second := Payment{ID: "a", KillAt: inHandler}, Payment{ID: "b", KillAt: afterMarker}
 	require.True(t, transport.begin(first))

@@ -67,7 +67,7 @@ func statusOf(journal Journal, result Result, key, fault string) *demo.Status {
 	panic("no such order")
 }
 
-func TestBrokenResultsAreNoticed(t *testing.T) {
+func TestBrokenResultsAreDetected(t *testing.T) {
 	pending := func(s *demo.Status) { s.Completed, s.Outcome = false, "" }
 	for name, broken := range map[string]struct {
 		breaks func(j Journal, r *Result)
@@ -150,7 +150,7 @@ func TestBrokenResultsAreNoticed(t *testing.T) {
 	}
 }
 
-func TestMailsSentAgainAreCountedAndAllowed(t *testing.T) {
+func TestRepeatedMailsAreCountedAndAllowed(t *testing.T) {
 	journal, result := perfect(300)
 	result.Mails = append(result.Mails, result.Mails[0], result.Mails[0])
 	ledger := Balance(journal, result, 1)

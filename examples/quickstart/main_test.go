@@ -42,7 +42,7 @@ func TestLedgerBalances(t *testing.T) {
 	require.Equal(t, 12.0, got["retried"])
 }
 
-func TestLedgerBalancesAlthoughTheServiceIsKilled(t *testing.T) {
+func TestLedgerBalancesWhenTheServiceIsKilled(t *testing.T) {
 	requireWhole(t, figures(t, demotest.Balances(t, command.Run, "-n", "300", "-crash", "2", "-seed", "2")), 2)
 }
 
@@ -71,7 +71,7 @@ func TestFirstRunCompilesNoC(t *testing.T) {
 	require.Empty(t, strings.Fields(string(found)))
 }
 
-func TestServiceThatEndsByItselfFailsTheRun(t *testing.T) {
+func TestUnexpectedServiceExitFailsTheRun(t *testing.T) {
 	demotest.RequireExitNoticed(t, command.Run, "worker-1", "-n", "20")
 }
 

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestEventsHaveTheirShares(t *testing.T) {
+func TestEventsHaveTheExpectedMix(t *testing.T) {
 	for _, n := range []int{1, 2, 9, 20, 300, 5000} {
 		events := MakeEvents(n, rand.New(rand.NewPCG(7, 7)))
 		require.Len(t, events, n)

@@ -126,7 +126,7 @@ func TestEveryCheckCanFail(t *testing.T) {
 	fails("two", audits, "2 retries", tampering{})
 }
 
-func TestSmokeCountsAndNamesWhatHasFailed(t *testing.T) {
+func TestSmokeReportsFailedChecks(t *testing.T) {
 	r, s := open(t, brief...)
 	r.Mailer.SetWorking(true) // so nothing is poisoned, and there is nothing to retry
 	s.patience = 3 * time.Second

@@ -75,7 +75,7 @@ const (
 	second, other    = "order-000002", "order-000002/confirmed"
 )
 
-func TestLedgerNoticesWhatIsWrong(t *testing.T) {
+func TestLedgerDetectsErrors(t *testing.T) {
 	for name, broken := range map[string]struct {
 		breaks        func(journal *Journal, r *Result)
 		says          string
@@ -149,7 +149,7 @@ func TestLedgerNoticesWhatIsWrong(t *testing.T) {
 }
 
 // An operator may have stopped it at any moment.
-func TestWorkLeftUndoneIsNotLost(t *testing.T) {
+func TestUnfinishedWorkIsNotLost(t *testing.T) {
 	journal, r := perfect(30)
 	// The first announcement is still in the broker, the second is not made yet.
 	for _, id := range []string{announced, other} {

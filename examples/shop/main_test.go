@@ -60,7 +60,7 @@ func TestInterruptedSmokeLeavesNothingBehind(t *testing.T) {
 }
 
 // Whoever plays ends it by Ctrl-C, in the middle of everything.
-func TestPlayingEndsWithWhatTheDatabasesHold(t *testing.T) {
+func TestInterruptedPlayPrintsDatabaseContents(t *testing.T) {
 	temporary := demotest.Temporary(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
@@ -130,7 +130,7 @@ func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 	require.Equal(t, Settings{Address: "127.0.0.1:8080", Rate: 4, For: 10 * time.Second, patience: 2 * time.Minute}, s)
 }
 
-func TestShopThatCannotOpenSaysFailed(t *testing.T) {
+func TestShopThatCannotOpenReportsFailure(t *testing.T) {
 	temporary := demotest.Temporary(t)
 	var stdout, stderr bytes.Buffer
 	status := command.Run(t.Context(), []string{"-smoke", "-postgres",

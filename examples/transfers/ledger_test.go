@@ -70,7 +70,7 @@ func sameAccount(r *Result) int {
 
 func swap(r *Result, i, j int) { r.Journal[i], r.Journal[j] = r.Journal[j], r.Journal[i] }
 
-func TestBrokenResultsAreNoticed(t *testing.T) {
+func TestBrokenResultsAreDetected(t *testing.T) {
 	for name, broken := range map[string]struct {
 		breaks func(r *Result)
 		says   string

@@ -27,7 +27,7 @@ func requireWhole(t *testing.T, got map[string]float64, transfers, kills float64
 	require.Positive(t, reruns, "some transfers fail at first, so the handler must have been called again")
 }
 
-func TestTransfersAreBookedOnceAndInOrderAlthoughWorkersAreKilled(t *testing.T) {
+func TestTransfersAreBookedOnceInOrderWhileWorkersAreKilled(t *testing.T) {
 	demotest.OnBoth(t, func(t *testing.T, server string) {
 		out := demotest.Balances(t, command.Run, "-postgres", server, "-transfers", "300", "-accounts", "20", "-kills",
 			"2", "-seed", "3")
@@ -35,7 +35,7 @@ func TestTransfersAreBookedOnceAndInOrderAlthoughWorkersAreKilled(t *testing.T) 
 	})
 }
 
-func TestTransfersAreBookedOneCommitEach(t *testing.T) {
+func TestEachTransferIsBookedInOneCommit(t *testing.T) {
 	out := demotest.Balances(t, command.Run, "-transfers", "150", "-accounts", "20", "-workers", "2", "-kills", "0",
 		"-group", "1", "-seed", "2")
 	requireWhole(t, figures(t, out), 150, 0)
@@ -45,7 +45,7 @@ func TestCommandNeedsNothingButGo(t *testing.T) {
 	requireWhole(t, figures(t, demotest.GoRun(t, "transfers", "-transfers", "300", "-kills", "1")), 300, 1)
 }
 
-func TestWorkerThatEndsByItselfFailsTheRun(t *testing.T) {
+func TestUnexpectedWorkerExitFailsTheRun(t *testing.T) {
 	demotest.RequireExitNoticed(t, command.Run, `worker-\d`, "-transfers", "20")
 }
 

@@ -43,7 +43,7 @@ func book(t *testing.T, server string) (db *gorm.DB, judge func() *demo.Ledger) 
 	}
 }
 
-func TestTamperedTablesAreNoticed(t *testing.T) {
+func TestTamperedTablesAreDetected(t *testing.T) {
 	demotest.OnBoth(t, func(t *testing.T, server string) {
 		db, judge := book(t, server)
 		require.Empty(t, judge().Problems)

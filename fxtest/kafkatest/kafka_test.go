@@ -38,7 +38,7 @@ func consume(t *testing.T, k *kafkatest.Kafka, group, topic string, n int) []*kg
 	return records
 }
 
-func TestRecordsComeBackAsProducedAndCommitsAreSeen(t *testing.T) {
+func TestBrokerReturnsRecordsAndCommits(t *testing.T) {
 	k := kafkatest.Start(t, kafkatest.Topic("orders", 2))
 	require.NoError(t, k.Produce("orders",
 		kafkatest.Record{Partition: 1, Key: []byte{}, Value: nil, Headers: []kafkatest.Header{{Key: "h", Value: nil}},
@@ -104,7 +104,7 @@ func TestFrozenBrokerRespondsAfterRestart(t *testing.T) {
 	require.NoError(t, <-produced)
 }
 
-func TestAClosedBrokerStaysClosed(t *testing.T) {
+func TestClosedBrokerStaysClosed(t *testing.T) {
 	k, err := kafkatest.New()
 	require.NoError(t, err)
 	k.Close()

@@ -46,7 +46,7 @@ func (r *rig) raise(s *gormstore.Store, both *sync.WaitGroup, calls *atomic.Int3
 }
 
 // Isolation levels and deadlocks exist on PostgreSQL only.
-func TestRunThatCollidedWithAnotherIsRepeated(t *testing.T) {
+func TestConflictingRunIsRepeated(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
 		inboxtest.Exec(t, d.DB, `CREATE TABLE accounts (balance int)`)
@@ -85,7 +85,7 @@ func TestRunThatCollidedWithAnotherIsRepeated(t *testing.T) {
 	})
 }
 
-func TestDuplicateUnderAnyIsolationIsADuplicate(t *testing.T) {
+func TestDuplicateIsDetectedUnderAnyIsolation(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
 		var all []string
@@ -102,7 +102,7 @@ func TestDuplicateUnderAnyIsolationIsADuplicate(t *testing.T) {
 	})
 }
 
-func TestDeadlockOfTwoBodiesIsRunAgain(t *testing.T) {
+func TestDeadlockOfTwoBodiesIsRetried(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
 		inboxtest.Exec(t, d.DB, `CREATE TABLE accounts (id int PRIMARY KEY, balance int)`)
@@ -196,7 +196,7 @@ func TestCommitWithoutAResponseIsReadBack(t *testing.T) {
 	})
 }
 
-func TestStatementsWithoutAResponseEnd(t *testing.T) {
+func TestUnansweredStatementsTimeOut(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
 		proxy := pgproxy.New(t, d.DSN())
@@ -226,7 +226,7 @@ func TestStatementsWithoutAResponseEnd(t *testing.T) {
 	})
 }
 
-func TestSerializationFailureIsRunAgainWhateverTheBodyReturns(t *testing.T) {
+func TestSerializationFailureIsRetriedForAnyBodyResult(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
 		for name, returns := range map[string]func(error) error{

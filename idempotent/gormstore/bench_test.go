@@ -51,9 +51,9 @@ func benched(b *testing.B) (db *gorm.DB, ours func(ctx context.Context, id strin
 	}
 }
 
-// BenchmarkBesideCheckThenAct alternates with the naive implementation on PostgreSQL, so that other
+// BenchmarkAgainstCheckThenAct alternates with the naive implementation on PostgreSQL, so that other
 // load of the machine affects both: compare within one run.
-func BenchmarkBesideCheckThenAct(b *testing.B) {
+func BenchmarkAgainstCheckThenAct(b *testing.B) {
 	for name, id := range map[string]func(i int) string{
 		"new":       func(i int) string { return fmt.Sprint(i) },
 		"duplicate": func(int) string { return "0" },

@@ -16,7 +16,7 @@ import (
 
 // Each message is delivered three times at once, and all bodies change one row. Above READ
 // COMMITTED only one of them could succeed at a time.
-func TestNoBodyRunsAgainWhateverTheDefaultIsolation(t *testing.T) {
+func TestNoBodyIsRepeatedUnderAnyIsolation(t *testing.T) {
 	inboxtest.OnStrictPostgres(t, func(t *testing.T, d *inboxtest.Database, _ string) {
 		const messages, copies = 20, 3
 		r := newRig(t, d)

@@ -34,7 +34,7 @@ func (r *rig) within(end error, messageID string, body func(ctx context.Context)
 	return duplicate, err
 }
 
-func TestCallersTransactionDecides(t *testing.T) {
+func TestCallersTransactionDecidesTheOutcome(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
 		duplicate, err := r.within(errBody, "1", effect("1", nil))
@@ -73,7 +73,7 @@ func TestMarkersAreFoundUnderAnotherSearchPath(t *testing.T) {
 	})
 }
 
-func TestFailedBodyLeavesNothingInACallersTransactionThatIsCommitted(t *testing.T) {
+func TestFailedBodyLeavesNothingInTheCallersTransaction(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
 		failing := map[string]func(ctx context.Context) error{
@@ -111,7 +111,7 @@ func TestFailedBodyLeavesNothingInACallersTransactionThatIsCommitted(t *testing.
 	})
 }
 
-func TestPanicOrEndOfTheGoroutineLeavesNothingInACallersTransaction(t *testing.T) {
+func TestPanicOrGoexitLeavesNothingInTheCallersTransaction(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
 		for name, stop := range map[string]func(){"panic": func() { panic("boom") }, "end": runtime.Goexit} {
@@ -139,7 +139,7 @@ func TestPanicOrEndOfTheGoroutineLeavesNothingInACallersTransaction(t *testing.T
 }
 
 // Rows that are still open prevent the rollback to the savepoint, and would not prevent the commit.
-func TestFailureThatCannotBeUndoneRollsBackTheWholeTransaction(t *testing.T) {
+func TestFailedSavepointRollbackRollsBackTheTransaction(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
 		tx := d.DB.Begin()
@@ -170,7 +170,7 @@ func TestFailureThatCannotBeUndoneRollsBackTheWholeTransaction(t *testing.T) {
 	})
 }
 
-func TestRunsInOneTransactionOfTheCallersAndWithinEachOther(t *testing.T) {
+func TestRunsShareAndNestInTheCallersTransaction(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
 		require.NoError(t, d.DB.Transaction(func(tx *gorm.DB) error {
@@ -311,7 +311,7 @@ func TestConflictInACallersTransactionOnSQLite(t *testing.T) {
 	r.have("1", "2")
 }
 
-func TestWithTxRefusesWhatIsNoTransactionOfTheStores(t *testing.T) {
+func TestWithTxRefusesForeignTransactions(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
 		other := testenv.SQLite(t).Begin()
@@ -336,7 +336,7 @@ func TestWithTxRefusesWhatIsNoTransactionOfTheStores(t *testing.T) {
 
 func second(_ bool, err error) error { return err }
 
-func TestMarkIsTheMarkerAlone(t *testing.T) {
+func TestMarkWritesOnlyTheMarker(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
 		mark := func(end error) (duplicate bool) {
@@ -360,7 +360,7 @@ func TestMarkIsTheMarkerAlone(t *testing.T) {
 
 // All joined runs use the same name for their savepoint. After a failure PostgreSQL refuses further
 // statements in the transaction.
-func TestReleasedSavepointIsNotTakenForTheOneThatIsUndone(t *testing.T) {
+func TestNestedRunUndoesOnlyItsSavepoint(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, &inboxtest.Database{Dialect: "sqlite", DB: testenv.SQLite(t)})
 	joined := func(ctx context.Context, messageID string, body func(context.Context) error) error {

@@ -47,7 +47,7 @@ func misusing(t *testing.T, d *inboxtest.Database, ways map[string]func(tx *gorm
 }
 
 // Contract 8.2.
-func TestWrappedHandlerThatIgnoresAFailedWriteIsNotAcknowledged(t *testing.T) {
+func TestHandlerIgnoringAFailedWriteIsNotAcknowledged(t *testing.T) {
 	inboxtest.OnEachDriver(t, func(t *testing.T, d *inboxtest.Database) {
 		want := "handler swallowed an error of its transaction"
 		if d.Dialect == "postgres" {
@@ -66,7 +66,7 @@ func TestWrappedHandlerCannotEndItsTransaction(t *testing.T) {
 
 // A database that does not answer blocks no statement of the store without a limit, whatever the
 // body's statements did.
-func TestEveryStatementOfTheStoreHasAnEnd(t *testing.T) {
+func TestEveryStoreStatementHasADeadline(t *testing.T) {
 	t.Parallel()
 	d, endless := inboxtest.OnEndless(t)
 	r := newRig(t, d)

@@ -22,7 +22,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-func TestMarkerAndEffectAreThereTogetherOrNotAtAll(t *testing.T) {
+func TestMarkerAndEffectAreAtomic(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		r := newRig(t, d, func(o *gormstore.Options) { o.Clock = clock })
@@ -188,7 +188,7 @@ func TestLongestTimeoutsAndFarDeadlinesAreKept(t *testing.T) {
 }
 
 // Raising the other option would not make the wait any longer.
-func TestWaitForAConnectionNamesTheOptionThatEndedIt(t *testing.T) {
+func TestConnectionWaitErrorNamesItsOption(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, &inboxtest.Database{Dialect: "sqlite", DB: testenv.SQLite(t)},
 		func(o *gormstore.Options) { o.LockTimeout = 50 * time.Millisecond })
@@ -205,7 +205,7 @@ func TestWaitForAConnectionNamesTheOptionThatEndedIt(t *testing.T) {
 	r.have()
 }
 
-func TestCallThatWaitsForTheFileEndsWithItsContext(t *testing.T) {
+func TestWaitForTheSQLiteLockEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	dsn := testenv.SQLiteDSN(t)
 	r := newRig(t, &inboxtest.Database{Dialect: "sqlite", DB: testenv.OpenSQLite(t, dsn)})
@@ -223,7 +223,7 @@ func TestCallThatWaitsForTheFileEndsWithItsContext(t *testing.T) {
 }
 
 // The setting is the transaction's; SQLite has none.
-func TestLockTimeoutIsTheMarkersAlone(t *testing.T) {
+func TestLockTimeoutAppliesOnlyToTheMarker(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
 		for name, db := range map[string]*gorm.DB{
@@ -266,7 +266,7 @@ func TestLockTimeoutIsTheMarkersAlone(t *testing.T) {
 	})
 }
 
-func TestUniqueViolationInTheBodyIsItsOwnFailure(t *testing.T) {
+func TestUniqueViolationInTheBodyIsAFailure(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
 		inboxtest.Exec(t, d.DB, `CREATE TABLE accounts (id varchar(200) PRIMARY KEY)`)

@@ -76,7 +76,7 @@ func TestTablesAreCheckedAtStart(t *testing.T) {
 	})
 }
 
-func TestSchemaIsWhereTheTableIs(t *testing.T) {
+func TestSchemaOptionSelectsTheTable(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has none
 		require.NoError(t, models.Migrate(t.Context(), d.DB, models.Naming{Schema: "billing"}, ""))
 		s := open(t, d.DB, func(o *gormstore.Options) { o.Schema = "billing" })
@@ -88,7 +88,7 @@ func TestSchemaIsWhereTheTableIs(t *testing.T) {
 	})
 }
 
-func TestValuesThatNoColumnHoldsAreRefused(t *testing.T) {
+func TestUnstorableValuesAreRefused(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
 		long := fmt.Sprintf("%0201d", 0)
@@ -164,9 +164,9 @@ func TestUnusableDatabasesAndOptionsAreErrors(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestSweepWithAWrongClockForgetsNothingThatIsYoung proves contract 3.5: the database's clock judges
+// TestSweepWithWrongClockDeletesNothingTooEarly proves contract 3.5: the database's clock judges
 // a marker's age, whatever the clocks of its writer and of the sweeper show.
-func TestSweepWithAWrongClockForgetsNothingThatIsYoung(t *testing.T) {
+func TestSweepWithWrongClockDeletesNothingTooEarly(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d, func(o *gormstore.Options) { o.Clock = clock.Offset(-24 * time.Hour) })
 		_, err := r.store.Run(t.Context(), run("1"), effect("1", nil))

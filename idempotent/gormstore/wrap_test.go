@@ -110,7 +110,7 @@ func TestMessageWithoutIDHasATransactionToo(t *testing.T) {
 }
 
 // The two transactions are open at once, which SQLite's single writer does not allow.
-func TestWrappedHandlerWithinABodyHasItsOwnTransaction(t *testing.T) {
+func TestNestedWrappedHandlerHasASeparateTransaction(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
 		handle := wrap(t, r.store, ship(nil), idempotent.Configure(func(o *idempotent.Options) { o.AllowMissingID = true }))
@@ -154,7 +154,7 @@ func TestUnusableWrappersAreErrors(t *testing.T) {
 type wrapping struct{ idempotent.Store }
 
 // What a store in memory forgets at the end of the process would be done again.
-func TestHandlerOfAnotherStoresReceiverIsNotCalled(t *testing.T) {
+func TestHandlerWithAnotherStoreIsNotCalled(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
 		handlerOf := func(store idempotent.Store, fn func(context.Context, *gorm.DB, order) error) (func(context.Context,

@@ -115,7 +115,7 @@ func TestMessageBeingHandledKeepsItsPlaceInTheStore(t *testing.T) {
 	require.Equal(t, []string{"m1", "m3"}, remembered(t, s, "m1", "m2", "m3"))
 }
 
-func TestCallWaitsForAnotherOfItsKey(t *testing.T) {
+func TestCallWaitsForAnotherWithItsKey(t *testing.T) {
 	for name, c := range map[string]struct {
 		result        error
 		wantDuplicate bool
@@ -147,7 +147,7 @@ func TestCallWaitsForAnotherOfItsKey(t *testing.T) {
 	}
 }
 
-func TestCallThatWaitsTooLongGetsATypedError(t *testing.T) {
+func TestWaitTimeoutIsATypedError(t *testing.T) {
 	for name, c := range map[string]struct {
 		wait    time.Duration
 		message string
@@ -166,7 +166,7 @@ func TestCallThatWaitsTooLongGetsATypedError(t *testing.T) {
 	}
 }
 
-func TestCallThatWaitsEndsWithItsContext(t *testing.T) {
+func TestWaitingCallEndsWithItsContext(t *testing.T) {
 	s := open(t)
 	first := hold(t, s, "m1")
 	ctx, cancel := context.WithCancel(t.Context())

@@ -74,7 +74,7 @@ func releases(cmd redis.Cmder) bool {
 	return strings.HasPrefix(cmd.Name(), "eval") && len(cmd.Args()) == 5
 }
 
-func TestFinaliseWhoseResponseIsLostIsRepeated(t *testing.T) {
+func TestFinaliseWithLostResponseIsRepeated(t *testing.T) {
 	r := newRig(t)
 	var asked atomic.Int32
 	store := r.on(t, func(_ context.Context, cmd redis.Cmder, send func() error) error {
@@ -131,7 +131,7 @@ func TestFailedFinaliseIsNotAcknowledged(t *testing.T) {
 	}
 }
 
-func TestClaimWhoseResponseIsLostLeavesTheKeyFree(t *testing.T) {
+func TestLostClaimResponseLeavesTheKeyFree(t *testing.T) {
 	r := newRig(t)
 	store := r.on(t, func(_ context.Context, cmd redis.Cmder, send func() error) error {
 		err := send()
@@ -145,7 +145,7 @@ func TestClaimWhoseResponseIsLostLeavesTheKeyFree(t *testing.T) {
 	require.Empty(t, r.value(t))
 }
 
-func TestClaimThatTheClientRepeatsIsItsOwn(t *testing.T) {
+func TestClaimRepeatedByTheClientSucceeds(t *testing.T) {
 	r := newRig(t)
 	repeating := line(func(_ context.Context, cmd redis.Cmder, send func() error) error {
 		if cmd.Name() == "set" {
@@ -163,7 +163,7 @@ func TestClaimThatTheClientRepeatsIsItsOwn(t *testing.T) {
 	}
 }
 
-func TestClaimThatTheClientRepeatsAndCannotReadLeavesTheKeyFree(t *testing.T) {
+func TestUnreadableRepeatedClaimLeavesTheKeyFree(t *testing.T) {
 	r := newRig(t)
 	store := r.on(t, r.beforeRedis7(func(_ context.Context, cmd redis.Cmder, send func() error) error {
 		switch cmd.Name() {
@@ -184,9 +184,9 @@ func TestClaimThatTheClientRepeatsAndCannotReadLeavesTheKeyFree(t *testing.T) {
 	require.Equal(t, "claimed other", r.value(t), "another's claim is not ours to release")
 }
 
-// TestServerBeforeRedis7IsAskedInTwoStepsFromTheFirstRefusalOn also checks that a claim that ends
+// TestRedisBefore7UsesTwoStepsAfterTheFirstRefusal also checks that a claim that ends
 // between the two steps counts neither as ours nor as a duplicate.
-func TestServerBeforeRedis7IsAskedInTwoStepsFromTheFirstRefusalOn(t *testing.T) {
+func TestRedisBefore7UsesTwoStepsAfterTheFirstRefusal(t *testing.T) {
 	r := newRig(t)
 	var sets atomic.Int32
 	store := r.on(t, r.beforeRedis7(func(ctx context.Context, cmd redis.Cmder, send func() error) error {
@@ -206,7 +206,7 @@ func TestServerBeforeRedis7IsAskedInTwoStepsFromTheFirstRefusalOn(t *testing.T) 
 	require.True(t, duplicate)
 }
 
-func TestBodyIsCancelledBeforeALeaseThatCannotBeRenewedEnds(t *testing.T) {
+func TestBodyIsCancelledBeforeItsUnrenewedLeaseExpires(t *testing.T) {
 	t.Parallel()
 	const lease = 6 * time.Second // a sixth of it is the margin
 	for name, c := range map[string]struct {
@@ -299,7 +299,7 @@ func TestFailedReleaseIsReturned(t *testing.T) {
 	require.Equal(t, 1, logs.FilterMessageSnippet("claim not released").FilterField(zap.String("key", r.key())).Len())
 }
 
-func TestSilentServerIsNotWaitedForLongerThanOperationTimeout(t *testing.T) {
+func TestOperationTimeoutBoundsTheWaitForASilentServer(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, silent.Close()) })
@@ -321,7 +321,7 @@ func TestSilentServerIsNotWaitedForLongerThanOperationTimeout(t *testing.T) {
 }
 
 // The client's own error is about a socket.
-func TestContextThatEndedIsTheErrorOfACommand(t *testing.T) {
+func TestCommandReturnsTheContextsError(t *testing.T) {
 	r := newRig(t)
 	client := r.another(t)
 	client.AddHook(line(func(ctx context.Context, cmd redis.Cmder, send func() error) error {
@@ -342,7 +342,7 @@ func TestContextThatEndedIsTheErrorOfACommand(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-func TestHookThatHangsDoesNotKeepABodyPastItsLease(t *testing.T) {
+func TestHangingHookKeepsNoBodyPastItsLease(t *testing.T) {
 	t.Parallel()
 	const lease = 2 * time.Second
 	r := newRig(t)
@@ -373,7 +373,7 @@ func TestHookThatHangsDoesNotKeepABodyPastItsLease(t *testing.T) {
 	require.False(t, processed(t, store))
 }
 
-func TestPanicOfTheClientIsAnErrorOfItsCommand(t *testing.T) {
+func TestClientPanicIsAnErrorOfItsCommand(t *testing.T) {
 	r := newRig(t)
 	core, logs := observer.New(zapcore.DebugLevel)
 	var broken atomic.Value

@@ -43,7 +43,7 @@ func (r rig) requireTTL(t *testing.T, want time.Duration) {
 	require.Greater(t, left, want-time.Minute)
 }
 
-func TestRetentionIsTheRunsElseTheStores(t *testing.T) {
+func TestRunRetentionOverridesTheStores(t *testing.T) {
 	for name, c := range map[string]struct {
 		run  time.Duration
 		opts []func(*redisstore.Options)
@@ -74,7 +74,7 @@ func TestRetentionIsTheRunsElseTheStores(t *testing.T) {
 	})
 }
 
-func TestHandlerWithoutARetentionHasTheStores(t *testing.T) {
+func TestHandlerWithoutRetentionUsesTheStores(t *testing.T) {
 	for name, c := range map[string]struct {
 		opts []idempotent.Option
 		want time.Duration
@@ -119,7 +119,7 @@ func TestLeaseIsRenewedWhileTheBodyRuns(t *testing.T) {
 	require.True(t, processed(t, store))
 }
 
-func TestBodyWhoseClaimIsGoneIsCancelledAndNotAcknowledged(t *testing.T) {
+func TestLostClaimCancelsTheBodyUnacknowledged(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ value, result string }{
 		"expired, success":          {value: ""},
@@ -165,7 +165,7 @@ func (r rig) replace(t *testing.T, value string) {
 	}
 }
 
-func TestBodyThatIgnoresTheLostLeaseIsNotAcknowledged(t *testing.T) {
+func TestBodyIgnoringALostLeaseIsNotAcknowledged(t *testing.T) {
 	refused := errors.New("the card was refused")
 	for name, c := range map[string]struct {
 		value  string
@@ -246,7 +246,7 @@ func TestLiveClaimIsNeitherRunNorAcknowledged(t *testing.T) {
 	require.Equal(t, "claimed other", r.value(t))
 }
 
-func TestSuccessIsRememberedThoughTheCallerHasGone(t *testing.T) {
+func TestSuccessIsRecordedAfterTheCallerLeft(t *testing.T) {
 	r := newRig(t)
 	store := r.store(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -259,7 +259,7 @@ func TestSuccessIsRememberedThoughTheCallerHasGone(t *testing.T) {
 	require.True(t, processed(t, store))
 }
 
-func TestFailureReleasesTheClaimThoughTheCallerHasGone(t *testing.T) {
+func TestFailureReleasesTheClaimAfterTheCallerLeft(t *testing.T) {
 	r := newRig(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	refused := errors.New("the card was refused")
@@ -271,7 +271,7 @@ func TestFailureReleasesTheClaimThoughTheCallerHasGone(t *testing.T) {
 	require.Empty(t, r.value(t))
 }
 
-func TestValuesOfOthersAreNotTouched(t *testing.T) {
+func TestForeignValuesAreNotTouched(t *testing.T) {
 	r := newRig(t)
 	store := r.store(t)
 	require.NoError(t, r.client.Set(t.Context(), r.key(), "a session", time.Minute).Err())
@@ -283,7 +283,7 @@ func TestValuesOfOthersAreNotTouched(t *testing.T) {
 	require.Equal(t, "a session", r.value(t))
 }
 
-func TestKeysOfPrefixesAreApart(t *testing.T) {
+func TestPrefixesSeparateKeys(t *testing.T) {
 	r := newRig(t)
 	for i, c := range []struct{ prefix, handler, id string }{
 		{":a", "b", "c"}, {"", "a:b", "c"}, {"", "a", "b:c"}, {":{a", "b", "c"}, {":{a:b}", "c", "d"}, {"", "a%3Ab", "c"},

@@ -10,7 +10,7 @@ import (
 	"github.com/gorm-inbox/inbox/idempotent/redisstore"
 )
 
-func TestEveryOptionOutOfRangeIsNamedWithWhatIsAllowed(t *testing.T) {
+func TestOptionErrorsStateTheAllowedRange(t *testing.T) {
 	client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true})
 	t.Cleanup(func() { require.NoError(t, client.Close()) })
 	long := make([]byte, 201)
@@ -74,7 +74,7 @@ func TestClientThatIgnoresDeadlinesIsRefused(t *testing.T) {
 	require.NoError(t, store.Close())
 }
 
-func TestURLThatCannotBeReadKeepsItsPassword(t *testing.T) {
+func TestInvalidURLErrorHidesThePassword(t *testing.T) {
 	for _, url := range []string{
 		"redis://user:secret@host:port/0", "http://user:secret@host", "redis://user:secret@host/0/1",
 		"redis://user:secret@host:6379/?nothing=1",

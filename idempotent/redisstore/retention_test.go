@@ -55,7 +55,7 @@ func TestPermanentlyRefusedMarkerIsNotRetriedForALease(t *testing.T) {
 }
 
 // An application configures a wrapper, whose own default must not replace the store's.
-func TestRetentionThroughAWrapperIsItsOwnElseTheStores(t *testing.T) {
+func TestWrapperRetentionOverridesTheStores(t *testing.T) {
 	for name, c := range map[string]struct {
 		store []func(*redisstore.Options)
 		wrap  []idempotent.Option

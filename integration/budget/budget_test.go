@@ -142,7 +142,7 @@ func TestAcceptingLargeContentsTakesThreeRoundTrips(t *testing.T) {
 	require.EqualValues(t, 3, r.roundTrips.Load())
 }
 
-func TestMembersOfAGroupCostLittleMoreThanARoundTripEach(t *testing.T) {
+func TestGroupMembersCostLittleMoreThanARoundTrip(t *testing.T) {
 	const group, statuses = 10, 500
 	w := newWire(t, quietDatabase(t), false)
 	ib, err := inbox.New("budget", w.DB, inbox.Configure(func(o *inbox.Options) {
@@ -175,7 +175,7 @@ func TestMembersOfAGroupCostLittleMoreThanARoundTripEach(t *testing.T) {
 	require.EqualValues(t, 2*statuses, written)
 }
 
-func TestAcceptingWritesEachRowOnceAndLittleLog(t *testing.T) {
+func TestAcceptWritesEachRowOnceAndLittleLog(t *testing.T) {
 	r := newRig(t)
 	r.accept(newMessages())
 	before := r.wal()
@@ -190,7 +190,7 @@ func TestAcceptingWritesEachRowOnceAndLittleLog(t *testing.T) {
 		r.written("inbox_handler_statuses", handlers*(all+batch), 0))
 }
 
-func TestProcessingABacklogWritesTwiceAStatusAndClaimsInPlace(t *testing.T) {
+func TestBacklogWritesEachStatusTwiceAndClaimsInPlace(t *testing.T) {
 	r := newRig(t)
 	for range batches {
 		r.accept(newMessages())

@@ -169,7 +169,7 @@ func (w *world) byClicking(t *testing.T, b *tab, scripts bool) {
 	}
 }
 
-func TestFewerRolesAreOfferedAndAllowedLess(t *testing.T) {
+func TestLowerRolesAreOfferedAndAllowedLess(t *testing.T) {
 	w := newWorld(t)
 	w.furnish()
 	b := open(t)

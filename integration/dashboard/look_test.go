@@ -148,7 +148,7 @@ func TestEveryPageRendersInLightAndDark(t *testing.T) {
 	}
 }
 
-func TestButtonsOfAHandlerStandBesideOneAnother(t *testing.T) {
+func TestHandlerButtonsAreInOneRow(t *testing.T) {
 	w := newWorld(t)
 	w.furnish()
 	b := open(t)
@@ -159,7 +159,7 @@ func TestButtonsOfAHandlerStandBesideOneAnother(t *testing.T) {
 	require.LessOrEqual(t, evaluate[int](b, `(() => { const e = document.querySelector(".scroll"); return e.scrollWidth - e.clientWidth; })()`), 0)
 }
 
-func TestOneSwitchesAmongInboxes(t *testing.T) {
+func TestUserSwitchesBetweenInboxes(t *testing.T) {
 	w, other := newWorld(t), newWorld(t)
 	w.furnish()
 	both, err := dashboard.Several(map[string]*dashboard.Dashboard{"webshop": w.dash, "warehouse-and-returns": other.dash,
@@ -254,7 +254,7 @@ func TestPagesUpdateThemselvesAndStopWhenHidden(t *testing.T) {
 	require.Contains(t, b.text(), "1 selected")
 }
 
-func TestPageShowsThatItIsOutdatedOnceItsUserIsSignedOut(t *testing.T) {
+func TestPageShowsItIsOutdatedAfterSignOut(t *testing.T) {
 	w := newWorld(t, refresh)
 	b := open(t)
 	b.visit(w.site)

@@ -35,9 +35,9 @@ func (r *rig) start(ib *inbox.Inbox) {
 // The first version is 1.
 const claimedAndCompleted = 3
 
-// TestCommitOfTransactionalHandlerWithLostResponseHappensOnce proves contract 5.10: a commit with
+// TestHandlerCommitWithLostResponseHappensOnce proves contract 5.10: a commit with
 // unknown outcome is resolved by reading back.
-func TestCommitOfTransactionalHandlerWithLostResponseHappensOnce(t *testing.T) {
+func TestHandlerCommitWithLostResponseHappensOnce(t *testing.T) {
 	t.Parallel()
 	for _, c := range losses {
 		t.Run(c.name, func(t *testing.T) {

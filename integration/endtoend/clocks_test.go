@@ -17,9 +17,9 @@ func clock(offset time.Duration) func(*workload.Settings) {
 	return func(s *workload.Settings) { s.ClockOffset = offset }
 }
 
-// TestWorkersWithWrongClocksRunEachMessageOnceAndNoneIsDeclaredDead proves contract 3.5: leases and
+// TestWorkersWithWrongClocksRunEachMessageOnce proves contract 3.5: leases and
 // heartbeats use the database's clock.
-func TestWorkersWithWrongClocksRunEachMessageOnceAndNoneIsDeclaredDead(t *testing.T) {
+func TestWorkersWithWrongClocksRunEachMessageOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	right := r.newInbox(r.settings.DSN)
@@ -52,9 +52,9 @@ func TestWorkersWithWrongClocksRunEachMessageOnceAndNoneIsDeclaredDead(t *testin
 	}
 }
 
-// TestClaimsOfKilledWorkerWithAWrongClockResumeWithinTheBound checks that a wrong clock neither
+// TestWrongClockDoesNotDelayRecoveryOfAKilledWorker checks that a wrong clock neither
 // delays nor hastens the recovery of a dead worker's claims.
-func TestClaimsOfKilledWorkerWithAWrongClockResumeWithinTheBound(t *testing.T) {
+func TestWrongClockDoesNotDelayRecoveryOfAKilledWorker(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name              string
@@ -85,9 +85,9 @@ func TestClaimsOfKilledWorkerWithAWrongClockResumeWithinTheBound(t *testing.T) {
 	}
 }
 
-// TestRetriesOfWorkersWithWrongClocksAreDueWhenTheyWereMeantToBe proves contract 3.5: a worker writes and judges
+// TestWrongClocksDoNotShiftRetries proves contract 3.5: a worker writes and judges
 // due times by the database's clock.
-func TestRetriesOfWorkersWithWrongClocksAreDueWhenTheyWereMeantToBe(t *testing.T) {
+func TestWrongClocksDoNotShiftRetries(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name   string

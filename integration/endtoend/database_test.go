@@ -48,10 +48,10 @@ func TestDatabaseOutageWhileKafkaDeliversIsSurvived(t *testing.T) {
 	}
 }
 
-// TestRebalancesInARowDuringSlowAcceptsLoseAndDoubleNothing proves contract 7.1 and 7.2: members
+// TestRebalancesDuringSlowAcceptsLoseAndDoubleNothing proves contract 7.1 and 7.2: members
 // join and leave, with ten rebalances in a row, while each statement takes 200 ms and each accept
 // therefore a second.
-func TestRebalancesInARowDuringSlowAcceptsLoseAndDoubleNothing(t *testing.T) {
+func TestRebalancesDuringSlowAcceptsLoseAndDoubleNothing(t *testing.T) {
 	t.Parallel()
 	s := newStream(t)
 	proxy := pgproxy.New(t, s.settings.DSN)

@@ -91,9 +91,9 @@ func TestLanesKeepTheirOrderAcrossKillsRetriesAndRenames(t *testing.T) {
 	require.Equal(t, len(load)*2, r.number(`SELECT count(*) FROM inbox_handler_statuses`))
 }
 
-// TestLaneVerdictFindsWhatIsMissingDoubledOrOutOfOrder checks that the judge finds the errors that
+// TestLaneVerdictFindsMissingDoubledAndMisorderedMessages checks that the judge finds the errors that
 // it exists for.
-func TestLaneVerdictFindsWhatIsMissingDoubledOrOutOfOrder(t *testing.T) {
+func TestLaneVerdictFindsMissingDoubledAndMisorderedMessages(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	insert := func(handler string, ns ...int) {

@@ -39,10 +39,10 @@ func (c *count) all() (messages, runs int) {
 	return len(c.runs), runs
 }
 
-// TestDatabaseAwayLongerThanTheWorkerTimeoutChargesNothing proves contract 2, 5.9 and 5.15: when
+// TestOutageLongerThanWorkerTimeoutChargesNothing proves contract 2, 5.9 and 5.15: when
 // the database is down for longer than WorkerTimeout, the worker stops its handlers, logs that
 // once, charges nothing to handlers that do not need the database, and resumes.
-func TestDatabaseAwayLongerThanTheWorkerTimeoutChargesNothing(t *testing.T) {
+func TestOutageLongerThanWorkerTimeoutChargesNothing(t *testing.T) {
 	t.Parallel()
 	server := disturbedPostgres(t)
 	for _, outage := range []struct {

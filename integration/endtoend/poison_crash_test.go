@@ -20,10 +20,10 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// TestMessageThatCrashesPostgresIsPoisonedAndAllOthersAreHandledOnce proves contract 5.7. The server process of the
+// TestMessageCrashingPostgresIsPoisonedAlone proves contract 5.7. The server process of the
 // message's transaction is killed each time, so PostgreSQL ends all connections and recovers. Another message is
 // in its transaction at each crash.
-func TestMessageThatCrashesPostgresIsPoisonedAndAllOthersAreHandledOnce(t *testing.T) {
+func TestMessageCrashingPostgresIsPoisonedAlone(t *testing.T) {
 	t.Parallel()
 	// A crash of processes needs no fsync, and with it the recovery takes seconds.
 	server, err := servers.StartPostgres(servers.PostgresOptions{Settings: map[string]string{"fsync": "off"}})

@@ -67,7 +67,7 @@ func TestBatchesHoldSeveralPartitionsWithinTheirLimits(t *testing.T) {
 	require.True(t, several.Load())
 }
 
-func TestFailedAcceptIsRetriedWithTheSameRecordsAndNoLaterOnes(t *testing.T) {
+func TestFailedAcceptIsRetriedWithTheSameRecords(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1)
 	r.produce(50, 0)
@@ -113,7 +113,7 @@ func TestRedeliveryAfterCrashBetweenAcceptAndCommit(t *testing.T) {
 	require.GreaterOrEqual(t, r.ledger.deliveries(topic), 400)
 }
 
-func TestLostResponseOfAnAcceptIsARedelivery(t *testing.T) {
+func TestLostAcceptResponseCausesRedelivery(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1)
 	lost := atomic.Int32{}
@@ -144,7 +144,7 @@ func TestPanickingOrMiscountingAcceptorIsRetried(t *testing.T) {
 	r.awaitAll()
 }
 
-func TestHaltStopsItsPartitionBeforeTheRecordAndNoOther(t *testing.T) {
+func TestHaltStopsOnlyItsPartitionBeforeTheRecord(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 2)
 	r.produce(100, 0, 1)
@@ -172,7 +172,7 @@ func TestHaltStopsItsPartitionBeforeTheRecordAndNoOther(t *testing.T) {
 	r.awaitAll()
 }
 
-func TestBackPressureBoundsWhatIsFetched(t *testing.T) {
+func TestBackPressureBoundsFetching(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 4)
 	for p := range 4 {
@@ -217,7 +217,7 @@ func TestBackPressureBoundsWhatIsFetched(t *testing.T) {
 	r.awaitAll()
 }
 
-func TestLastOffsetIsCommittedAtOnceSoThatARestartLosesNothing(t *testing.T) {
+func TestLastCommitsItsStartOffsetImmediately(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1)
 	r.produce(5, 0)
@@ -232,7 +232,7 @@ func TestLastOffsetIsCommittedAtOnceSoThatARestartLosesNothing(t *testing.T) {
 	require.Equal(t, 3, r.ledger.accepted(topic))
 }
 
-func TestLastOffsetSkipsNothingWhenTheCommittedOffsetIsUnknownAtFirst(t *testing.T) {
+func TestLastSkipsNothingWhileCommittedOffsetIsUnknown(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1)
 	r.produce(5, 0)

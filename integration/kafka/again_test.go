@@ -117,9 +117,9 @@ func TestRejectedInlineRecordRunsAgain(t *testing.T) {
 	}
 }
 
-// TestRequestedRejectedInlineRecordRunsInARunningProgram proves contract 11.1: a program that has the tables only, such
+// TestRunningProgramRunsRequestedInlineRecord proves contract 11.1: a program that has the tables only, such
 // as inboxctl, requests it, and one that declares the channel runs the handlers.
-func TestRequestedRejectedInlineRecordRunsInARunningProgram(t *testing.T) {
+func TestRunningProgramRunsRequestedInlineRecord(t *testing.T) {
 	onInline(t, 1, func(t *testing.T, r *directRig) {
 		var fixed atomic.Bool
 		r.send(t, 0, "m1")
@@ -245,9 +245,9 @@ func TestAllMatchingInlineRecordsRunAgain(t *testing.T) {
 	})
 }
 
-// TestRunningARecordAgainEndsWithItsRequestAndWithTheInbox proves contract 7.4: whatever a handler does, the caller
+// TestRerunEndsWithItsRequestOrTheInbox proves contract 7.4: whatever a handler does, the caller
 // gets its answer in time, a second call is refused, and a stop is not held up.
-func TestRunningARecordAgainEndsWithItsRequestAndWithTheInbox(t *testing.T) {
+func TestRerunEndsWithItsRequestOrTheInbox(t *testing.T) {
 	for _, ending := range []string{"deadline", "stop"} {
 		t.Run(ending, func(t *testing.T) {
 			onInline(t, 1, func(t *testing.T, r *directRig) {

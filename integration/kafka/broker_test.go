@@ -211,7 +211,7 @@ func TestAllCompressionsAreRead(t *testing.T) {
 	})
 }
 
-func TestNilAndEmptyStayApart(t *testing.T) {
+func TestNilAndEmptyStayDistinct(t *testing.T) {
 	t.Parallel()
 	onEachBroker(t, func(t *testing.T, b *bench) {
 		b.createTopic(1, nil)
@@ -300,7 +300,7 @@ func TestAbortedTransactionsAreHidden(t *testing.T) {
 	})
 }
 
-func TestOpenTransactionHoldsBackWhatFollows(t *testing.T) {
+func TestOpenTransactionHoldsBackLaterRecords(t *testing.T) {
 	t.Parallel()
 	onEachBroker(t, func(t *testing.T, b *bench) {
 		b.createTopic(1, nil)
@@ -409,7 +409,7 @@ func TestRebalanceInMidBatchOnARealBroker(t *testing.T) {
 	require.Equal(t, 4400, b.ledger.accepted(b.topic))
 }
 
-func TestAcceptLongerThanTheSessionKeepsItsCommitOnARealBroker(t *testing.T) {
+func TestRealBrokerKeepsCommitOfAcceptLongerThanSession(t *testing.T) {
 	t.Parallel()
 	b := realBench(t).watch()
 	b.ledger.sparse = false

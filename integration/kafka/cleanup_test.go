@@ -78,10 +78,10 @@ func replica(
 	}), channel)
 }
 
-// TestNoProcessDeletesWhatAnotherHasNotReadYet proves contract 6.5: after a downtime that exceeds
+// TestCleanupWaitsForUnreadRecordsOfOthers proves contract 6.5: after a downtime that exceeds
 // retention no process deletes what redeliveries in the partitions of another one need. A worker
 // without Kafka and a program that only cleans are such processes, too.
-func TestNoProcessDeletesWhatAnotherHasNotReadYet(t *testing.T) {
+func TestCleanupWaitsForUnreadRecordsOfOthers(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		k := kafkatest.Start(t, kafkatest.Topic(topic, 2))
 		clock, runs := fxtest.NewClock(inboxtest.Noon), new(atomic.Int64)
@@ -180,8 +180,8 @@ func TestCleanupWaitsForAHaltedPartition(t *testing.T) {
 	})
 }
 
-// TestCleanupWaitsForABrokerThatCannotBeReachedAndThenForTheBacklog proves contract 6.5.
-func TestCleanupWaitsForABrokerThatCannotBeReachedAndThenForTheBacklog(t *testing.T) {
+// TestCleanupWaitsForUnreachableBrokerAndBacklog proves contract 6.5.
+func TestCleanupWaitsForUnreachableBrokerAndBacklog(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		k := kafkatest.Start(t, kafkatest.Topic(topic, 1))
 		require.NoError(t, k.Produce(topic, record(0, "old"), record(0, "new"))) // a redelivery comes first

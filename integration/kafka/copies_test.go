@@ -99,7 +99,7 @@ func headersOf(r *kgo.Record) map[string]string {
 }
 
 // Contract 7.9.
-func TestPoisonedMessageIsPublishedWithItsErrorAttemptsAndOrigin(t *testing.T) {
+func TestPoisonedCopyHasErrorAttemptsAndOrigin(t *testing.T) {
 	onCopying(t, func(t *testing.T, c *copying) {
 		sent := kafkatest.Record{Partition: 1, Key: []byte("k"), Value: []byte("v"),
 			Timestamp: time.UnixMilli(1_700_000_000_123), Headers: []kafkatest.Header{{Key: "own", Value: []byte("h")}}}
@@ -132,7 +132,7 @@ func TestPoisonedMessageIsPublishedWithItsErrorAttemptsAndOrigin(t *testing.T) {
 	}, kafkatest.Topic(letters, 2))
 }
 
-func TestRejectedRecordsArePublishedAsTheyCame(t *testing.T) {
+func TestRejectedRecordsArePublishedUnchanged(t *testing.T) {
 	onCopying(t, func(t *testing.T, c *copying) {
 		require.NoError(t, c.kafka.Produce(topic,
 			kafkatest.Record{Value: []byte("unrouted"),
@@ -171,7 +171,7 @@ func TestCopyOfAnEventHasItsAttributesAsHeadersOnce(t *testing.T) {
 	}, kafkatest.Topic(letters, 1))
 }
 
-func TestCopiesWaitForTheirTopicAndHealthSaysSo(t *testing.T) {
+func TestCopiesWaitForTheirTopicAndHealthReportsIt(t *testing.T) {
 	onCopying(t, func(t *testing.T, c *copying) {
 		c.produce(3, 0)
 		eventually(t, "health names the topic", func() bool {
@@ -192,7 +192,7 @@ func TestCopiesWaitForTheirTopicAndHealthSaysSo(t *testing.T) {
 
 func shut() chan struct{} { return make(chan struct{}) }
 
-func TestCopyWhoseResponseIsLostIsPublishedAgain(t *testing.T) {
+func TestCopyWithLostResponseIsPublishedAgain(t *testing.T) {
 	onGated(t, shut, func(t *testing.T, c *copying) {
 		c.produce(1, 0)
 		lost := c.kafka.FailNext(kmsg.Produce, answerLost, 1)
@@ -204,7 +204,7 @@ func TestCopyWhoseResponseIsLostIsPublishedAgain(t *testing.T) {
 	}, kafkatest.Topic(letters, 1))
 }
 
-func TestCopyThatTheTopicNeverTakesIsPublishedWithoutContent(t *testing.T) {
+func TestCopyRefusedByTheTopicIsPublishedWithoutContent(t *testing.T) {
 	onGated(t, shut, func(t *testing.T, c *copying) {
 		require.NoError(t, c.kafka.Produce(topic, kafkatest.Record{Key: []byte("k"), Value: []byte("large"),
 			Headers: []kafkatest.Header{{Key: "own", Value: []byte("h")}}}))
@@ -221,7 +221,7 @@ func TestCopyThatTheTopicNeverTakesIsPublishedWithoutContent(t *testing.T) {
 	}, kafkatest.Topic(letters, 1))
 }
 
-func TestRowsThatKeepFailingDoNotHoldUpOthers(t *testing.T) {
+func TestFailingCopiesDoNotBlockOthers(t *testing.T) {
 	onGated(t, shut, func(t *testing.T, c *copying) {
 		var released atomic.Bool
 		c.produce(6, 0)
@@ -251,7 +251,7 @@ func (c *copying) refuse(partition func(int32) bool) {
 	})
 }
 
-func TestStopEndsPublishingAfterTheCopyThatIsUnderWay(t *testing.T) {
+func TestStopEndsPublishingAfterTheCurrentCopy(t *testing.T) {
 	onGated(t, shut, func(t *testing.T, c *copying) {
 		c.produce(5, 0)
 		var asked atomic.Int64
@@ -277,9 +277,9 @@ func TestOnlyOneProcessPublishesCopies(t *testing.T) {
 	})
 }
 
-// TestCopiesOfACrashedProcessAreLeftToOthersAfterWorkerTimeout proves contract 7.9: the lease of a
+// TestCrashedPublisherIsReplacedAfterWorkerTimeout proves contract 7.9: the lease of a
 // process that publishes is no longer than the silence after which a worker is dead.
-func TestCopiesOfACrashedProcessAreLeftToOthersAfterWorkerTimeout(t *testing.T) {
+func TestCrashedPublisherIsReplacedAfterWorkerTimeout(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		c := &copying{rig: &rig{t: t, kafka: kafkatest.Start(t, kafkatest.Topic(topic, 1), kafkatest.Topic(letters, 1)),
 			next: map[place]int{}}, db: d.DB, gate: shut()}

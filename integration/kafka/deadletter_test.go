@@ -141,8 +141,8 @@ func (r *rig) judged(j judge, change ...func(*kafkaconsumer.Config)) *kafkaconsu
 
 func withLetters(cfg *kafkaconsumer.Config, topic string) { cfg.DeadLetterTopic = topic }
 
-// TestDeadLetterIsTheRecordByteForByteWithItsOrigin proves contract 7.4.
-func TestDeadLetterIsTheRecordByteForByteWithItsOrigin(t *testing.T) {
+// TestDeadLetterHasTheRecordsBytesAndOrigin proves contract 7.4.
+func TestDeadLetterHasTheRecordsBytesAndOrigin(t *testing.T) {
 	t.Parallel()
 	onEachBroker(t, func(t *testing.T, b *bench) {
 		b.createTopic(1, nil)
@@ -189,9 +189,9 @@ func TestDeadLetterIsTheRecordByteForByteWithItsOrigin(t *testing.T) {
 	})
 }
 
-// TestMissingDeadLetterTopicIsWaitedForBeforeTheFirstBadRecord proves contract 7.4. Requests never
+// TestConsumerWaitsForAMissingDeadLetterTopic proves contract 7.4. Requests never
 // create a missing topic.
-func TestMissingDeadLetterTopicIsWaitedForBeforeTheFirstBadRecord(t *testing.T) {
+func TestConsumerWaitsForAMissingDeadLetterTopic(t *testing.T) {
 	t.Parallel()
 	onEachBroker(t, func(t *testing.T, b *bench) {
 		b.createTopic(1, nil)
@@ -241,9 +241,9 @@ func TestMissingDeadLetterTopicIsWaitedForBeforeTheFirstBadRecord(t *testing.T) 
 	})
 }
 
-// TestRecordTooLargeForTheDeadLetterTopicHaltsItsPartitionBeforeIt proves contract 7.4 on a real
+// TestRecordTooLargeForDeadLetterTopicHaltsItsPartition proves contract 7.4 on a real
 // broker, which enforces its size limit.
-func TestRecordTooLargeForTheDeadLetterTopicHaltsItsPartitionBeforeIt(t *testing.T) {
+func TestRecordTooLargeForDeadLetterTopicHaltsItsPartition(t *testing.T) {
 	t.Parallel()
 	b := realBench(t)
 	b.createTopic(2, nil)
@@ -367,7 +367,7 @@ func TestDeadLetterWithATransientFailureIsRetried(t *testing.T) {
 	}
 }
 
-func TestDeadLetterThatIsRefusedForGoodHalts(t *testing.T) {
+func TestPermanentlyRefusedDeadLetterHalts(t *testing.T) {
 	t.Parallel()
 	for code, name := range map[int16]string{10: "message too large", 18: "record list too large", 32: "invalid timestamp",
 		43: "unsupported for format", 87: "invalid record"} {
@@ -394,9 +394,9 @@ func TestDeadLetterThatIsRefusedForGoodHalts(t *testing.T) {
 // Kafka handles a produce request that it answers with this code.
 const answerLost = 7
 
-// TestLostResponseOfADeadLetterRepeatsIt proves contract 7.4: a dead letter whose response was lost
+// TestDeadLetterWithLostResponseIsRepeated proves contract 7.4: a dead letter whose response was lost
 // is published again.
-func TestLostResponseOfADeadLetterRepeatsIt(t *testing.T) {
+func TestDeadLetterWithLostResponseIsRepeated(t *testing.T) {
 	t.Parallel()
 	r := newDead(t, 1, kafkatest.Topic(letters, 1))
 	r.produce(4, 0)
@@ -406,7 +406,7 @@ func TestLostResponseOfADeadLetterRepeatsIt(t *testing.T) {
 	require.Equal(t, []string{"0/1", "0/3", "0/1", "0/3"}, lettersOf(read(t, r.client(), letters)))
 }
 
-func TestStopWhileDeadLettersFailEndsSoonAndCommitsNothingPastThem(t *testing.T) {
+func TestStopDuringFailingDeadLettersCommitsNothingPastThem(t *testing.T) {
 	t.Parallel()
 	r := newDead(t, 1, kafkatest.Topic(letters, 1))
 	r.produce(4, 0)

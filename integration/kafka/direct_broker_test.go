@@ -15,10 +15,10 @@ import (
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
 
-// TestDirectHandlerThatOutlastsTheSessionInARebalanceIsCommitted proves contract 7.6 on a real
+// TestDirectHandlerOutlastingSessionInRebalanceCommits proves contract 7.6 on a real
 // broker, which times sessions with its own clock. A handler that outlasts the session while a
 // second member joins keeps its record, and nothing is handled twice.
-func TestDirectHandlerThatOutlastsTheSessionInARebalanceIsCommitted(t *testing.T) {
+func TestDirectHandlerOutlastingSessionInRebalanceCommits(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		b := realBench(t).watch()
 		b.createTopic(2, nil)

@@ -19,10 +19,10 @@ import (
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
-// TestDirectRecordThatAHandlerGaveUpIsKeptAsRejected proves contract 7.4 and 7.6: after
+// TestGivenUpDirectRecordIsKeptAsRejected proves contract 7.4 and 7.6: after
 // MaxRetries, Poison or the handler's own MaxRetries, the record is bad. The other handlers have
 // done it, and the partition continues.
-func TestDirectRecordThatAHandlerGaveUpIsKeptAsRejected(t *testing.T) {
+func TestGivenUpDirectRecordIsKeptAsRejected(t *testing.T) {
 	onDirect(t, 1, func(t *testing.T, r *directRig) {
 		r.send(t, 0, "fails", "poisons", "own", "panics", "good")
 		var events []handler.AttemptEvent
@@ -74,9 +74,9 @@ func TestDirectRecordThatAHandlerGaveUpIsKeptAsRejected(t *testing.T) {
 	})
 }
 
-// TestDirectRecordThatAHandlerGaveUpIsPublished proves contract 7.4 for the same record where bad
+// TestGivenUpDirectRecordIsPublished proves contract 7.4 for the same record where bad
 // records are published.
-func TestDirectRecordThatAHandlerGaveUpIsPublished(t *testing.T) {
+func TestGivenUpDirectRecordIsPublished(t *testing.T) {
 	onDirect(t, 1, func(t *testing.T, r *directRig) {
 		require.NoError(t, r.kafka.CreateTopic(letters, 1))
 		r.send(t, 0, "good", "bad", "good too")
@@ -104,9 +104,9 @@ func TestDirectRecordThatAHandlerGaveUpIsPublished(t *testing.T) {
 	})
 }
 
-// TestDirectRecordThatAHandlerGaveUpHaltsItsPartitionUnderHalt proves contract 7.4: Halt stops
+// TestGivenUpDirectRecordHaltsUnderHalt proves contract 7.4: Halt stops
 // before the record for the rest of this assignment, and the other partitions continue.
-func TestDirectRecordThatAHandlerGaveUpHaltsItsPartitionUnderHalt(t *testing.T) {
+func TestGivenUpDirectRecordHaltsUnderHalt(t *testing.T) {
 	onDirect(t, 2, func(t *testing.T, r *directRig) {
 		r.send(t, 0, "good", "bad", "behind")
 		r.send(t, 1, "other", "others")
@@ -212,9 +212,9 @@ var halfUnrouted = kafkatest.Record{
 	Headers: []kafkatest.Header{{Key: "content-type", Value: []byte("application/cloudevents-batch+json")}},
 }
 
-// TestDirectRecordThatIsUnroutedAndGivenUpIsKeptOnceWithBothReasons proves contract 4.6 and 7.4: a
+// TestUnroutedGivenUpDirectRecordIsKeptWithBothReasons proves contract 4.6 and 7.4: a
 // rejected record is kept with all of its reasons.
-func TestDirectRecordThatIsUnroutedAndGivenUpIsKeptOnceWithBothReasons(t *testing.T) {
+func TestUnroutedGivenUpDirectRecordIsKeptWithBothReasons(t *testing.T) {
 	onDirect(t, 1, func(t *testing.T, r *directRig) {
 		require.NoError(t, r.kafka.Produce(topic, halfUnrouted))
 		r.next[place{topic, 0}] = 1
@@ -233,9 +233,9 @@ func TestDirectRecordThatIsUnroutedAndGivenUpIsKeptOnceWithBothReasons(t *testin
 	})
 }
 
-// TestDirectRecordOfWhichAMessageIsUnroutedDoesNotRunUnderHalt proves contract 4.6: Halt stops
+// TestPartlyUnroutedDirectRecordDoesNotRunUnderHalt proves contract 4.6: Halt stops
 // before the record, not in the middle of it.
-func TestDirectRecordOfWhichAMessageIsUnroutedDoesNotRunUnderHalt(t *testing.T) {
+func TestPartlyUnroutedDirectRecordDoesNotRunUnderHalt(t *testing.T) {
 	onDirect(t, 1, func(t *testing.T, r *directRig) {
 		require.NoError(t, r.kafka.Produce(topic, halfUnrouted))
 		r.ledger.sparse = true // nothing is done
@@ -285,10 +285,10 @@ func TestDirectHandlersErrorsDecideRetryAndRejection(t *testing.T) {
 	})
 }
 
-// TestDirectTransactionIsCommittedWholeOrRolledBack proves contract 5.11 for synchronous channels:
+// TestDirectTransactionIsAtomic proves contract 5.11 for synchronous channels:
 // what a transactional handler writes is stored as a whole or not at all, and a swallowed SQL error
 // is a failure.
-func TestDirectTransactionIsCommittedWholeOrRolledBack(t *testing.T) {
+func TestDirectTransactionIsAtomic(t *testing.T) {
 	onDirect(t, 1, func(t *testing.T, r *directRig) {
 		inboxtest.Exec(t, r.database.DB, "CREATE TABLE effects (message_id varchar(200) PRIMARY KEY)")
 		write := func(tx *gorm.DB, id string) error {
@@ -330,8 +330,8 @@ func TestDirectTransactionIsCommittedWholeOrRolledBack(t *testing.T) {
 	})
 }
 
-// TestDirectHandlersEachGetABodyOfTheirOwn checks that a handler may change the body that it gets.
-func TestDirectHandlersEachGetABodyOfTheirOwn(t *testing.T) {
+// TestDirectHandlersEachGetACopyOfTheBody checks that a handler may change the body that it gets.
+func TestDirectHandlersEachGetACopyOfTheBody(t *testing.T) {
 	onDirect(t, 1, func(t *testing.T, r *directRig) {
 		r.ledger.sparse = true // nothing is done in the end
 		bodies := make(chan string, 10)

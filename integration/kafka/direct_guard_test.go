@@ -60,10 +60,10 @@ func (g *once) hold(id string) {
 	g.held = id
 }
 
-// TestInlineDeliverySkipsDuplicatesAndDoesNotAcknowledgeWhatIsInProgress proves that contract 8 can
+// TestInlineDeliverySkipsOnlyCompletedDuplicates proves that contract 8 can
 // be built on synchronous delivery: a redelivered duplicate is skipped, and a message in progress
 // elsewhere is not acknowledged.
-func TestInlineDeliverySkipsDuplicatesAndDoesNotAcknowledgeWhatIsInProgress(t *testing.T) {
+func TestInlineDeliverySkipsOnlyCompletedDuplicates(t *testing.T) {
 	onDirect(t, 1, func(t *testing.T, r *directRig) {
 		r.ledger.sparse = true // the ledger has duplicates once
 		h := handler.New("h", func(ctx context.Context, m inboxtest.Bytes) error {

@@ -23,9 +23,9 @@ func drain(d time.Duration) func(*kafkaconsumer.Config) {
 	return func(c *kafkaconsumer.Config) { c.DrainTimeout = d }
 }
 
-// TestDirectHandlerSlowerThanTheSessionKeepsItsPartitionAndItsCommit proves contract 7.6:
+// TestDirectHandlerSlowerThanSessionKeepsItsPartition proves contract 7.6:
 // heartbeats continue however long a handler takes.
-func TestDirectHandlerSlowerThanTheSessionKeepsItsPartitionAndItsCommit(t *testing.T) {
+func TestDirectHandlerSlowerThanSessionKeepsItsPartition(t *testing.T) {
 	onDirect(t, 1, func(t *testing.T, r *directRig) {
 		r.produce(2, 0)
 		s := settings{config: []func(*kafkaconsumer.Config){func(c *kafkaconsumer.Config) {
@@ -45,9 +45,9 @@ func TestDirectHandlerSlowerThanTheSessionKeepsItsPartitionAndItsCommit(t *testi
 	})
 }
 
-// TestRebalanceWaitsForTheRunningDirectHandlerAndCommitsIt proves contract 7.6: the running record
+// TestRebalanceCommitsTheRunningDirectHandler proves contract 7.6: the running record
 // gets DrainTimeout, and its offset is committed then.
-func TestRebalanceWaitsForTheRunningDirectHandlerAndCommitsIt(t *testing.T) {
+func TestRebalanceCommitsTheRunningDirectHandler(t *testing.T) {
 	onDirect(t, 2, func(t *testing.T, r *directRig) {
 		r.produce(3, 0, 1)
 		g := newGate()
@@ -73,7 +73,7 @@ func TestRebalanceWaitsForTheRunningDirectHandlerAndCommitsIt(t *testing.T) {
 	})
 }
 
-func TestRebalanceCancelsADirectHandlerThatOutlastsTheDrainUncharged(t *testing.T) {
+func TestRebalanceCancelsASlowDirectHandlerUncharged(t *testing.T) {
 	onDirect(t, 2, func(t *testing.T, r *directRig) {
 		r.produce(2, 0, 1)
 		g := newGate()
@@ -108,7 +108,7 @@ func TestRebalanceCancelsADirectHandlerThatOutlastsTheDrainUncharged(t *testing.
 	})
 }
 
-func TestStopLetsTheRunningDirectHandlerFinishAndCommitsIt(t *testing.T) {
+func TestStopCommitsTheRunningDirectHandler(t *testing.T) {
 	onDirect(t, 1, func(t *testing.T, r *directRig) {
 		r.produce(3, 0)
 		g := newGate()
@@ -127,7 +127,7 @@ func TestStopLetsTheRunningDirectHandlerFinishAndCommitsIt(t *testing.T) {
 	})
 }
 
-func TestStopCancelsADirectHandlerThatOutlastsItAndRedelivers(t *testing.T) {
+func TestStopCancelsAndRedeliversASlowDirectHandler(t *testing.T) {
 	onDirect(t, 1, func(t *testing.T, r *directRig) {
 		r.produce(2, 0)
 		g := newGate()
@@ -146,10 +146,10 @@ func TestStopCancelsADirectHandlerThatOutlastsItAndRedelivers(t *testing.T) {
 	})
 }
 
-// TestDirectHandlerThatIgnoresItsContextHoldsUpNoStopAndIsNotRunBesideItself proves contract 5.4
+// TestStuckDirectHandlerDelaysNoStopAndNeverOverlaps proves contract 5.4
 // for synchronous channels: a stop does not wait without limit, and a record does not run a second
 // time while its first run continues after a rebalance.
-func TestDirectHandlerThatIgnoresItsContextHoldsUpNoStopAndIsNotRunBesideItself(t *testing.T) {
+func TestStuckDirectHandlerDelaysNoStopAndNeverOverlaps(t *testing.T) {
 	onDirect(t, 1, func(t *testing.T, r *directRig) {
 		r.produce(2, 0)
 		entered, release := make(chan struct{}, 1), make(chan struct{})

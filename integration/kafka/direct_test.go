@@ -23,10 +23,10 @@ import (
 
 var errBoom = errors.New("boom")
 
-// TestDirectKeepsEachPartitionsOrderWhileHandlersFail proves contract 7.6: each partition keeps its
+// TestDirectKeepsPartitionOrderWhileHandlersFail proves contract 7.6: each partition keeps its
 // order under failures, a failed handler is retried alone, and the offset follows the handlers. The
 // rig's ledger checks order and commits.
-func TestDirectKeepsEachPartitionsOrderWhileHandlersFail(t *testing.T) {
+func TestDirectKeepsPartitionOrderWhileHandlersFail(t *testing.T) {
 	const each = 40
 	onDirect(t, 4, func(t *testing.T, r *directRig) {
 		inboxtest.Exec(t, r.database.DB, "CREATE TABLE effects (message_id varchar(200) PRIMARY KEY)")
@@ -110,8 +110,8 @@ func TestDirectRunsPartitionsConcurrentlyUpToTheBound(t *testing.T) {
 	}
 }
 
-// TestDirectChannelHasItsOwnNumberOfAttempts proves contract 9.
-func TestDirectChannelHasItsOwnNumberOfAttempts(t *testing.T) {
+// TestDirectChannelOverridesMaxRetries proves contract 9.
+func TestDirectChannelOverridesMaxRetries(t *testing.T) {
 	onDirect(t, 1, func(t *testing.T, r *directRig) {
 		r.produce(1, 0)
 		ib, _ := r.run(t, settings{channel: []inbox.ChannelOption{
@@ -124,7 +124,7 @@ func TestDirectChannelHasItsOwnNumberOfAttempts(t *testing.T) {
 	})
 }
 
-func TestDirectPartitionThatWaitsForItsRetryBlocksNoOthers(t *testing.T) {
+func TestDirectRetryBlocksNoOtherPartition(t *testing.T) {
 	onDirect(t, 3, func(t *testing.T, r *directRig) {
 		r.produce(10, 0, 1, 2)
 		patient := func(c *kafkaconsumer.Config) { c.RebalanceTimeout, c.DrainTimeout = 20*time.Minute, 10*time.Minute }
@@ -199,9 +199,9 @@ func TestDirectMessageWithoutIDGetsItsCoordinates(t *testing.T) {
 	})
 }
 
-// TestDirectHandlersGetTheMessageWithItsCoordinatesAndASession checks that a handler gets the same
+// TestDirectHandlersGetCoordinatesAndASession checks that a handler gets the same
 // message as from the inbox.
-func TestDirectHandlersGetTheMessageWithItsCoordinatesAndASession(t *testing.T) {
+func TestDirectHandlersGetCoordinatesAndASession(t *testing.T) {
 	onDirect(t, 1, func(t *testing.T, r *directRig) {
 		inboxtest.Exec(t, r.database.DB, "CREATE TABLE effects (message_id varchar(200) PRIMARY KEY)")
 		r.ledger.sparse = true // this test checks the table instead
@@ -266,9 +266,9 @@ func TestAcceptToADirectChannelIsATypedError(t *testing.T) {
 	})
 }
 
-// TestPausedHandlerOfADirectOrInlineChannelHoldsItsPartition proves contract 5.13 and 7.6: a pause
+// TestPausedSynchronousHandlerHoldsItsPartition proves contract 5.13 and 7.6: a pause
 // means the same in every mode, even if it was made by a program that only knows the tables.
-func TestPausedHandlerOfADirectOrInlineChannelHoldsItsPartition(t *testing.T) {
+func TestPausedSynchronousHandlerHoldsItsPartition(t *testing.T) {
 	for name, inline := range map[string][]inbox.InlineOption{"direct": nil, "inline": inlined} {
 		t.Run(name, func(t *testing.T) {
 			onDirect(t, 2, func(t *testing.T, r *directRig) {
@@ -308,9 +308,9 @@ func TestPausedHandlerOfADirectOrInlineChannelHoldsItsPartition(t *testing.T) {
 	}
 }
 
-// TestStatusesFromBeforeAChannelBecameDirectAreProcessed checks that a channel can become Direct
+// TestChannelTurnedDirectProcessesItsEarlierStatuses checks that a channel can become Direct
 // without losing what it had accepted before.
-func TestStatusesFromBeforeAChannelBecameDirectAreProcessed(t *testing.T) {
+func TestChannelTurnedDirectProcessesItsEarlierStatuses(t *testing.T) {
 	onDirect(t, 1, func(t *testing.T, r *directRig) {
 		h := r.handler("h", inboxtest.Nothing)
 		stored := inboxtest.New(t, r.database.DB, inboxtest.Handlers(h))
@@ -336,8 +336,8 @@ func TestCleanupDoesNotWaitForDirectConsumers(t *testing.T) {
 	})
 }
 
-// TestRequirementWarnsOncePerChannelAndIsOptedOutOf proves contract 7.7.
-func TestRequirementWarnsOncePerChannelAndIsOptedOutOf(t *testing.T) {
+// TestRequirementWarnsOncePerChannelUnlessOptedOut proves contract 7.7.
+func TestRequirementWarnsOncePerChannelUnlessOptedOut(t *testing.T) {
 	onDirect(t, 1, func(t *testing.T, r *directRig) {
 		h := r.handler("h", r.done)
 		warned := func(opts ...inbox.Option) int {

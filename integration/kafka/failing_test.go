@@ -16,9 +16,9 @@ import (
 	"github.com/gorm-inbox/inbox/redact"
 )
 
-// TestHandlerThatFailsIsShownWhileItFails proves contract 7.6, 11.5: the process is degraded and ready, and operators
+// TestFailingHandlerIsShownWhileItFails proves contract 7.6, 11.5: the process is degraded and ready, and operators
 // of every process see handler, partition, attempts, when the next one is due, and the redacted error.
-func TestHandlerThatFailsIsShownWhileItFails(t *testing.T) {
+func TestFailingHandlerIsShownWhileItFails(t *testing.T) {
 	for name, inline := range map[string][]inbox.InlineOption{"direct": nil, "inline": inlined} {
 		t.Run(name, func(t *testing.T) {
 			onInline(t, 2, func(t *testing.T, r *directRig) {
@@ -76,8 +76,8 @@ func TestHandlerThatFailsIsShownWhileItFails(t *testing.T) {
 	}
 }
 
-// TestWhatInlineHandlersGiveUpCountsForThePoisonRate proves contract 11.5.
-func TestWhatInlineHandlersGiveUpCountsForThePoisonRate(t *testing.T) {
+// TestGivenUpInlineMessagesCountForThePoisonRate proves contract 11.5.
+func TestGivenUpInlineMessagesCountForThePoisonRate(t *testing.T) {
 	onInline(t, 1, func(t *testing.T, r *directRig) {
 		for range 10 {
 			r.send(t, 0, "bad")

@@ -21,10 +21,10 @@ type panicking struct{ compress.Codec }
 
 func (panicking) NewReader(io.Reader) io.ReadCloser { panic("a bug of the codec") }
 
-// TestPanicOfADecoderHaltsItsPartitionAndNothingElse proves contract 7.1 and 7.4: a panic in the
+// TestDecoderPanicHaltsOnlyItsPartition proves contract 7.1 and 7.4: a panic in the
 // decoding of records halts the partition, while the process and its other partitions continue.
 // Codecs are global variables of kafka-go, so this test does not run in parallel with others.
-func TestPanicOfADecoderHaltsItsPartitionAndNothingElse(t *testing.T) {
+func TestDecoderPanicHaltsOnlyItsPartition(t *testing.T) {
 	lz4 := compress.Codecs[compress.Lz4]
 	compress.Codecs[compress.Lz4] = panicking{lz4}
 	t.Cleanup(func() { compress.Codecs[compress.Lz4] = lz4 }) // runs after the consumers are stopped
@@ -145,9 +145,9 @@ func TestMovedLeaderIsFollowed(t *testing.T) {
 	stop(t, c)
 }
 
-// TestTimestampsAreOfTheKindTheTopicHas checks both kinds: the producer's timestamp, and the
+// TestTimestampsHaveTheTopicsKind checks both kinds: the producer's timestamp, and the
 // broker's if the topic is configured so.
-func TestTimestampsAreOfTheKindTheTopicHas(t *testing.T) {
+func TestTimestampsHaveTheTopicsKind(t *testing.T) {
 	t.Parallel()
 	for kind, ofBroker := range map[string]bool{"CreateTime": false, "LogAppendTime": true} {
 		t.Run(kind, func(t *testing.T) {

@@ -60,9 +60,9 @@ func gapsOf(t *testing.T, ib *inbox.Inbox) (gaps []models.Gap) {
 	return gaps
 }
 
-// TestGapIsKeptOnceBeforeTheOffsetMoves proves contract 7.5. The commit after the gap fails, as in
+// TestGapIsStoredOnceBeforeTheOffsetMoves proves contract 7.5. The commit after the gap fails, as in
 // a crash, so the next consumer finds the same gap. There must be one row.
-func TestGapIsKeptOnceBeforeTheOffsetMoves(t *testing.T) {
+func TestGapIsStoredOnceBeforeTheOffsetMoves(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		k := kafkatest.Start(t, kafkatest.Topic(topic, 1))
 		observed, logs := inboxtest.Observe()
@@ -93,10 +93,10 @@ func TestGapIsKeptOnceBeforeTheOffsetMoves(t *testing.T) {
 	})
 }
 
-// TestLogThatEndsBeforeTheOffsetIsReadFromItsStart checks an offset after the log's end, which
+// TestLogEndingBeforeTheOffsetIsReadFromItsStart checks an offset after the log's end, which
 // belongs to another log. All of this log is read, and the committed offset moves back to its
 // beginning.
-func TestLogThatEndsBeforeTheOffsetIsReadFromItsStart(t *testing.T) {
+func TestLogEndingBeforeTheOffsetIsReadFromItsStart(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		k := kafkatest.Start(t, kafkatest.Topic(topic, 1))
 		ib := continuing(t, d, k)
@@ -205,11 +205,11 @@ func (a *values) seen() []string {
 	return append([]string(nil), a.events...)
 }
 
-// TestTopicCreatedAgainUnderAConsumerIsReadFromItsStart recreates a topic while records of the old
+// TestTopicRecreatedWhileConsumingIsReadFromItsStart recreates a topic while records of the old
 // log wait to be accepted. Their acceptance must not move the offset past the new records. The gap
 // comes after them and before any record of the new log, even where the offset lies within the new
 // log.
-func TestTopicCreatedAgainUnderAConsumerIsReadFromItsStart(t *testing.T) {
+func TestTopicRecreatedWhileConsumingIsReadFromItsStart(t *testing.T) {
 	t.Parallel()
 	t.Run("smaller", func(t *testing.T) { readAgain(t, "t", "u") })
 	t.Run("larger", func(t *testing.T) { readAgain(t, "t", "u", "v", "w", "x", "y", "z") })
@@ -280,9 +280,9 @@ func TestLogOfAnEarlierEpochIsReadFromItsStart(t *testing.T) {
 	require.Equal(t, []string{"0", "1->0", "0", "1", "2"}, accepted.seen())
 }
 
-// TestEpochThatFallsWithinALogHaltsUnderContinueToo checks that a log whose epoch falls within it
+// TestFallingEpochWithinALogHaltsUnderContinue checks that a log whose epoch falls within it
 // is not read repeatedly.
-func TestEpochThatFallsWithinALogHaltsUnderContinueToo(t *testing.T) {
+func TestFallingEpochWithinALogHaltsUnderContinue(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1)
 	r.serve([]craftedBatch{{base: 0, last: 0, offsets: []int64{0}, epoch: 5},
@@ -299,9 +299,9 @@ func TestEpochThatFallsWithinALogHaltsUnderContinueToo(t *testing.T) {
 	require.Equal(t, []string{"0", "1->0", "0"}, accepted.seen())
 }
 
-// TestOffsetThatIsWithinTheLogIsNoGap checks that an offset is verified when a broker calls it out
+// TestOffsetWithinTheLogIsNoGap checks that an offset is verified when a broker calls it out
 // of range. The broker may have just become the leader, or be no leader any more.
-func TestOffsetThatIsWithinTheLogIsNoGap(t *testing.T) {
+func TestOffsetWithinTheLogIsNoGap(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1)
 	fault := r.kafka.FailNext(kmsg.Fetch, 1, 5) // more often than an error of the data is tried

@@ -25,7 +25,7 @@ const (
 	rebalanceInProgress = 27
 )
 
-func TestSecondMemberTakesOverWithoutLossOrStep(t *testing.T) {
+func TestSecondMemberTakesOverWithoutLossOrRepeat(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 4)
 	r.produce(200, 0, 1, 2, 3)
@@ -43,7 +43,7 @@ func TestSecondMemberTakesOverWithoutLossOrStep(t *testing.T) {
 	r.awaitAll()
 }
 
-func TestRebalanceDuringASlowAcceptWaitsForItAndCommitsIt(t *testing.T) {
+func TestRebalanceCommitsTheRunningAccept(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 2)
 	entered, release := make(chan struct{}), make(chan struct{})
@@ -78,7 +78,7 @@ func TestRebalanceDuringASlowAcceptWaitsForItAndCommitsIt(t *testing.T) {
 	require.Equal(t, 200, r.ledger.deliveries(topic), "what was accepted while draining is committed, not redelivered")
 }
 
-func TestAcceptThatOutlastsTheDrainIsAbandonedAndRedelivered(t *testing.T) {
+func TestAcceptOutlastingTheDrainIsRedelivered(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 2)
 	stuck := atomic.Bool{}
@@ -189,7 +189,7 @@ func TestFrozenBrokerIsSurvived(t *testing.T) {
 	r.awaitAll()
 }
 
-func TestGapHaltsAndNamesWhatIsMissing(t *testing.T) {
+func TestGapHaltsAndReportsMissingOffsets(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 2)
 	r.produce(20, 0, 1)

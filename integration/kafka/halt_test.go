@@ -114,9 +114,9 @@ func TestHaltKeepsTheApplicationAliveAndVisibleByDefault(t *testing.T) {
 	})
 }
 
-// TestShutdownOnHaltAlsoEndsItForAnOffsetOutOfRange proves contract 7.5: every cause of a halt ends
+// TestShutdownOnHaltCoversOffsetOutOfRange proves contract 7.5: every cause of a halt ends
 // the application.
-func TestShutdownOnHaltAlsoEndsItForAnOffsetOutOfRange(t *testing.T) {
+func TestShutdownOnHaltCoversOffsetOutOfRange(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		k := kafkatest.Start(t, kafkatest.Topic(topic, 1))
 		require.NoError(t, k.Produce(topic, record(0, "1")))
@@ -135,9 +135,9 @@ func TestShutdownOnHaltAlsoEndsItForAnOffsetOutOfRange(t *testing.T) {
 	})
 }
 
-// TestInboxPublishesBadRecordsAndGoesOn proves contract 7.4 with a whole inbox: a bad record is
+// TestInboxPublishesBadRecordsAndContinues proves contract 7.4 with a whole inbox: a bad record is
 // published, counted and reported.
-func TestInboxPublishesBadRecordsAndGoesOn(t *testing.T) {
+func TestInboxPublishesBadRecordsAndContinues(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		k := kafkatest.Start(t, kafkatest.Topic(topic, 1), kafkatest.Topic(letters, 1))
 		r := &rig{t: t, kafka: k}
@@ -165,9 +165,9 @@ func TestInboxPublishesBadRecordsAndGoesOn(t *testing.T) {
 	})
 }
 
-// TestNextReleaseAcceptsWhatTheLastOneRejected proves contract 7.4 and 11.1: a new release accepts
+// TestNextReleaseAcceptsRejectedRecords proves contract 7.4 and 11.1: a new release accepts
 // what the last one rejected, with the channel's own decoder and handlers.
-func TestNextReleaseAcceptsWhatTheLastOneRejected(t *testing.T) {
+func TestNextReleaseAcceptsRejectedRecords(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		k := kafkatest.Start(t, kafkatest.Topic(topic, 1))
 		lost := kafkatest.Record{Key: []byte("k1"), Value: []byte("paid"),
@@ -209,9 +209,9 @@ func TestNextReleaseAcceptsWhatTheLastOneRejected(t *testing.T) {
 	})
 }
 
-// TestDirectRecordThatAHandlerGaveUpIsPublishedUnderDeadLetter proves contract 7.4 and 7.6: a
+// TestGivenUpDirectRecordIsPublishedUnderDeadLetter proves contract 7.4 and 7.6: a
 // record that a Direct channel's handler gives up is published the same way.
-func TestDirectRecordThatAHandlerGaveUpIsPublishedUnderDeadLetter(t *testing.T) {
+func TestGivenUpDirectRecordIsPublishedUnderDeadLetter(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		r := &directRig{rig: newDead(t, 1, kafkatest.Topic(letters, 1)), database: d, calls: map[string][]call{},
 			running: map[place]int{}}

@@ -42,9 +42,9 @@ func first(c *kafkaconsumer.Consumer) kafkaconsumer.PartitionHealth {
 	return kafkaconsumer.PartitionHealth{Lag: -1}
 }
 
-// TestLagGoesOnBeingKnownWhereNothingIsFetched proves contract 7.8: the lag is known even where
+// TestLagStaysKnownWithoutFetching proves contract 7.8: the lag is known even where
 // nothing is fetched, whatever the reason.
-func TestLagGoesOnBeingKnownWhereNothingIsFetched(t *testing.T) {
+func TestLagStaysKnownWithoutFetching(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		state kafkaconsumer.PartitionState
@@ -131,9 +131,9 @@ func TestStallAndItsEndAreLoggedOnce(t *testing.T) {
 	r.awaitAll()
 }
 
-// TestNoStallIsReportedWhereAnotherReasonExplainsIt checks that a condition with a report of its own is
+// TestExplainedStallIsNotReported checks that a condition with a report of its own is
 // not reported as a stall as well, and that a normal state is not reported at all.
-func TestNoStallIsReportedWhereAnotherReasonExplainsIt(t *testing.T) {
+func TestExplainedStallIsNotReported(t *testing.T) {
 	t.Parallel()
 	settled := func(t *testing.T, c *kafkaconsumer.Consumer, clock *fxtest.Clock, logs *observer.ObservedLogs) string {
 		t.Helper()
@@ -202,10 +202,10 @@ func errText(c *kafkaconsumer.Consumer) string {
 	return ""
 }
 
-// TestPartitionHasNotCaughtUpBeforeItsLeaderKnowsItsEnd proves contract 6.5. Right after an
+// TestPartitionCatchesUpOnlyOnceItsLeaderKnowsTheEnd proves contract 6.5. Right after an
 // election a leader answers fetches but may know less than was committed. Kafka then refuses to
 // list offsets.
-func TestPartitionHasNotCaughtUpBeforeItsLeaderKnowsItsEnd(t *testing.T) {
+func TestPartitionCatchesUpOnlyOnceItsLeaderKnowsTheEnd(t *testing.T) {
 	t.Parallel()
 	const offsetNotAvailable = 78
 	r := newRig(t, 1)
@@ -294,9 +294,9 @@ func TestUnassignedPartitionIsLogged(t *testing.T) {
 	})
 }
 
-// TestJoiningThatTakesTooLongIsLogged checks that a group without a generation is reported after some
+// TestSlowJoinIsLogged checks that a group without a generation is reported after some
 // time, whatever the reason. Here the coordinator keeps rebalancing.
-func TestJoiningThatTakesTooLongIsLogged(t *testing.T) {
+func TestSlowJoinIsLogged(t *testing.T) {
 	t.Parallel()
 	const rebalanceInProgress = 27
 	r := newRig(t, 1)

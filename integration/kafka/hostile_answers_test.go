@@ -92,10 +92,10 @@ func manyBrokers(n int32) []byte {
 	return response.AppendTo(nil)
 }
 
-// TestHostileAnswersEndNoProcessAndTakeNoMemory proves contract 7.2 and 7.8: no broker, no other
+// TestHostileResponsesCrashNothingAndTakeNoMemory proves contract 7.2 and 7.8: no broker, no other
 // server at a broker's address and no member of the group can end the process or exhaust its
 // memory. Health says which response is refused, and consuming begins once responses are valid.
-func TestHostileAnswersEndNoProcessAndTakeNoMemory(t *testing.T) {
+func TestHostileResponsesCrashNothingAndTakeNoMemory(t *testing.T) {
 	program := hostileProgram(t)
 	huge := []byte{0x7f, 0xff, 0xff, 0xff} // as a count or as a length
 	for name, test := range map[string]struct {

@@ -19,7 +19,7 @@ import (
 )
 
 // Contract 7.2. A member of the group may assign anything.
-func TestAssignedPartitionsThatDoNotExistAreNotRead(t *testing.T) {
+func TestNonexistentAssignedPartitionsAreNotRead(t *testing.T) {
 	r := newRig(t, 1)
 	r.assigning(manyPartitions(10_000))
 	var asked atomic.Int32
@@ -35,7 +35,7 @@ func TestAssignedPartitionsThatDoNotExistAreNotRead(t *testing.T) {
 	require.Less(t, asked.Load(), int32(50))
 }
 
-func TestPartitionAssignedBeforeItIsKnownIsReadOnceItExists(t *testing.T) {
+func TestUnknownAssignedPartitionIsReadOnceItExists(t *testing.T) {
 	r := newRig(t, 1)
 	r.assigning(manyPartitions(2))
 	c := r.start()
@@ -105,7 +105,7 @@ func TestBatchOfTooManyMessagesHaltsItsPartition(t *testing.T) {
 }
 
 // Contract 7.2. One batch of small frames took a core for twenty minutes, and no stop ended it.
-func TestBatchOfManyFramesStopsNeitherOtherPartitionsNorAStop(t *testing.T) {
+func TestBatchOfManyFramesBlocksNoPartitionAndNoStop(t *testing.T) {
 	r := newRig(t, 2)
 	frame := compressed(t, []byte("x"))
 	content := []byte(strings.Repeat(string(frame), 943<<10/len(frame)))

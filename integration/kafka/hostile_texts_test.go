@@ -13,10 +13,10 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
-// TestTextsOfProducersAreNeitherKeptNorLogged proves contract 3.6: of the types that a producer makes up, and of errors
+// TestProducerTextsAreNeitherKeptNorLogged proves contract 3.6: of the types that a producer makes up, and of errors
 // that quote a whole record, a few hundred bytes are kept and logged, in every delivery mode. Each case is some
 // kilobytes on the wire.
-func TestTextsOfProducersAreNeitherKeptNorLogged(t *testing.T) {
+func TestProducerTextsAreNeitherKeptNorLogged(t *testing.T) {
 	program := hostileProgram(t)
 	const batches, each, long = 2, 500, 150_000
 	types := make([]craftedBatch, 0, batches)

@@ -57,9 +57,9 @@ func TestInlineMessageWithoutIDIsRejected(t *testing.T) {
 	})
 }
 
-// TestInlineMessageWithoutIDRunsEachTimeWhereAllowed proves contract 4.4: if allowed, by whichever
+// TestInlineMessageWithoutIDRunsEachTimeIfAllowed proves contract 4.4: if allowed, by whichever
 // option, a message without ID runs without deduplication. An unusable ID is still bad.
-func TestInlineMessageWithoutIDRunsEachTimeWhereAllowed(t *testing.T) {
+func TestInlineMessageWithoutIDRunsEachTimeIfAllowed(t *testing.T) {
 	t.Parallel()
 	decoder := func(c *kafkaconsumer.Config) { c.Decoder.AllowMissingID = true }
 	for name, s := range map[string]settings{
@@ -90,9 +90,9 @@ func TestInlineMessageWithoutIDRunsEachTimeWhereAllowed(t *testing.T) {
 	}
 }
 
-// TestInlineHandlersJudgeAMissingIDByThemselves proves contract 4.4: each handler decides for
+// TestInlineHandlersDecideAboutMissingIDs proves contract 4.4: each handler decides for
 // itself about a missing ID.
-func TestInlineHandlersJudgeAMissingIDByThemselves(t *testing.T) {
+func TestInlineHandlersDecideAboutMissingIDs(t *testing.T) {
 	onInline(t, 1, func(t *testing.T, r *directRig) {
 		r.send(t, 0, "")
 		ib, _ := r.run(t, settings{inline: []inbox.InlineOption{inbox.InlineHandler("lax", nil,
@@ -137,9 +137,9 @@ func TestInlineIdempotencyKeyIsTakenFromThePayload(t *testing.T) {
 	})
 }
 
-// TestInlineCompositeIDIsOfHandlerAndCorrelationID proves contract 4.4 for IDs of the form
+// TestInlineCompositeIDJoinsHandlerAndCorrelationID proves contract 4.4 for IDs of the form
 // "{handler key}:{correlation ID}".
-func TestInlineCompositeIDIsOfHandlerAndCorrelationID(t *testing.T) {
+func TestInlineCompositeIDJoinsHandlerAndCorrelationID(t *testing.T) {
 	onInline(t, 1, func(t *testing.T, r *directRig) {
 		rec := kafkatest.Record{Value: []byte("x"), Headers: []kafkatest.Header{{Key: "CorrelationId", Value: []byte("7")}}}
 		require.NoError(t, r.kafka.Produce(topic, rec, rec))

@@ -17,10 +17,10 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
-// TestInlineOnARealBrokerWithRedisHandlesEachMessageOnce proves contract 7.6 and 8.2. Two processes
+// TestInlineWithRedisHandlesEachMessageOnce proves contract 7.6 and 8.2. Two processes
 // share only a broker and a Redis. They handle each message once, whichever of its deliveries comes
 // first, although the Redis dies in between and one process leaves after it is back.
-func TestInlineOnARealBrokerWithRedisHandlesEachMessageOnce(t *testing.T) {
+func TestInlineWithRedisHandlesEachMessageOnce(t *testing.T) {
 	t.Parallel()
 	const messages, partitions = 60, 4
 	b := realBench(t)

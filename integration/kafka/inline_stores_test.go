@@ -44,9 +44,9 @@ func (f *faulty) Run(ctx context.Context, run idempotent.Run, body func(ctx cont
 
 var errDown = errors.New("connection refused")
 
-// TestFailingInlineStoreBlocksThePartitionAndCountsNoError proves contract 7.6, 7.8 and 8.2:
+// TestFailingInlineStoreBlocksItsPartitionUncharged proves contract 7.6, 7.8 and 8.2:
 // while a store fails, the record is neither acknowledged nor charged, however long that lasts.
-func TestFailingInlineStoreBlocksThePartitionAndCountsNoError(t *testing.T) {
+func TestFailingInlineStoreBlocksItsPartitionUncharged(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		fault  func(body func() error) error
@@ -117,9 +117,9 @@ func TestFailingInlineStoreBlocksThePartitionAndCountsNoError(t *testing.T) {
 	}
 }
 
-// TestInlineFailureOfTheHandlerIsChargedWhateverTheStoreAdds checks that a handler's failure is
+// TestInlineHandlerFailureIsChargedEvenIfWrapped checks that a handler's failure is
 // charged to it, even if the store wraps the error.
-func TestInlineFailureOfTheHandlerIsChargedWhateverTheStoreAdds(t *testing.T) {
+func TestInlineHandlerFailureIsChargedEvenIfWrapped(t *testing.T) {
 	onInline(t, 1, func(t *testing.T, r *directRig) {
 		r.send(t, 0, "m")
 		store := newFaulty(t, func(body func() error) error { return fmt.Errorf("redis: %w", errors.Join(body(), errDown)) })
@@ -133,8 +133,8 @@ func TestInlineFailureOfTheHandlerIsChargedWhateverTheStoreAdds(t *testing.T) {
 	})
 }
 
-// TestInlineChannelWithoutStoreRunsEachMessageAndLogsThatOnce proves contract 8.5.
-func TestInlineChannelWithoutStoreRunsEachMessageAndLogsThatOnce(t *testing.T) {
+// TestInlineChannelWithoutStoreLogsThatOnce proves contract 8.5.
+func TestInlineChannelWithoutStoreLogsThatOnce(t *testing.T) {
 	onInline(t, 1, func(t *testing.T, r *directRig) {
 		memory, err := memstore.New()
 		require.NoError(t, err)
@@ -153,10 +153,10 @@ func TestInlineChannelWithoutStoreRunsEachMessageAndLogsThatOnce(t *testing.T) {
 	})
 }
 
-// TestInlineMarkersOfAGormStoreShareTheHandlersTransactionOnItsPool proves contract 8.2: markers of
+// TestInlineMarkersOnTheSamePoolShareTheTransaction proves contract 8.2: markers of
 // a store on the same pool share the handler's transaction. Those of a store on another pool do
 // not.
-func TestInlineMarkersOfAGormStoreShareTheHandlersTransactionOnItsPool(t *testing.T) {
+func TestInlineMarkersOnTheSamePoolShareTheTransaction(t *testing.T) {
 	onInline(t, 1, func(t *testing.T, r *directRig) {
 		require.NoError(t, models.Migrate(t.Context(), r.database.DB, models.Naming{Prefix: "own_"}, ""))
 		r.send(t, 0, "m", "m")

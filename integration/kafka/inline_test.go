@@ -92,9 +92,9 @@ func oneEach(keys ...string) map[string]int {
 	return counts
 }
 
-// TestInlineDuplicatesInAndAcrossPartitionsHaveTheirEffectsOnce proves contract 2, 8.2 and 8.3:
+// TestInlineDuplicatesAcrossPartitionsTakeEffectOnce proves contract 2, 8.2 and 8.3:
 // however a message is delivered again, each handler has its effect once.
-func TestInlineDuplicatesInAndAcrossPartitionsHaveTheirEffectsOnce(t *testing.T) {
+func TestInlineDuplicatesAcrossPartitionsTakeEffectOnce(t *testing.T) {
 	onInline(t, 4, func(t *testing.T, r *directRig) {
 		const messages = 15
 		var want []string
@@ -239,9 +239,9 @@ func TestInlineHandlersOfAMessageAreIndependent(t *testing.T) {
 	})
 }
 
-// TestInlineRecordThatAHandlerGaveUpIsRejectedAndNotRemembered proves contract 7.4 and 8.4: a
+// TestGivenUpInlineRecordIsRejectedWithoutMarker proves contract 7.4 and 8.4: a
 // message that was given up leaves no marker, so it runs when it is sent again.
-func TestInlineRecordThatAHandlerGaveUpIsRejectedAndNotRemembered(t *testing.T) {
+func TestGivenUpInlineRecordIsRejectedWithoutMarker(t *testing.T) {
 	onInline(t, 1, func(t *testing.T, r *directRig) {
 		r.send(t, 0, "fails", "poisons", "panics", "good")
 		fixed := false

@@ -30,10 +30,10 @@ func (r *rig) awaitCommitted(want map[int]int64) {
 	eventually(r.t, "committed", func() bool { return maps.Equal(r.kafka.Committed(group, topic), want) })
 }
 
-// TestLastSkipsNothingOfAPartitionThatIsAdded proves contract 7.5: a partition that is added to the
+// TestLastReadsAnAddedPartitionFromItsStart proves contract 7.5: a partition that is added to the
 // topic of a running group is read from its first record, because it did not exist when the group
 // began.
-func TestLastSkipsNothingOfAPartitionThatIsAdded(t *testing.T) {
+func TestLastReadsAnAddedPartitionFromItsStart(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1)
 	r.beginLast(3, 0)
@@ -49,7 +49,7 @@ func TestLastSkipsNothingOfAPartitionThatIsAdded(t *testing.T) {
 	require.Equal(t, 5, r.ledger.accepted(topic))
 }
 
-func TestLastSkipsNothingOfATopicThatAppearsLater(t *testing.T) {
+func TestLastReadsALaterTopicFromItsStart(t *testing.T) {
 	t.Parallel()
 	for name, existing := range map[string]int{"beside another": 1, "alone": 0} {
 		t.Run(name, func(t *testing.T) {
@@ -69,10 +69,10 @@ func TestLastSkipsNothingOfATopicThatAppearsLater(t *testing.T) {
 	}
 }
 
-// TestMembersThatBeginANewGroupTogetherAllReadFromLast checks that one member commits where all
+// TestMembersStartingTogetherAllReadFromLast checks that one member commits where all
 // partitions begin. If each member did so for its own partitions, the group would not look new to
 // members that ask later.
-func TestMembersThatBeginANewGroupTogetherAllReadFromLast(t *testing.T) {
+func TestMembersStartingTogetherAllReadFromLast(t *testing.T) {
 	t.Parallel()
 	for name, partitions := range map[string][]int{"more partitions than members": {0, 1, 2, 3},
 		"members without a partition": {0}} {
@@ -110,9 +110,9 @@ func TestMembersThatBeginANewGroupTogetherAllReadFromLast(t *testing.T) {
 	}
 }
 
-// TestLastBeginsBeforeATransactionThatIsOpen proves contract 7.5: records of a transaction that is
+// TestLastStartsBeforeAnOpenTransaction proves contract 7.5: records of a transaction that is
 // open at the start and committed later count as written after the start.
-func TestLastBeginsBeforeATransactionThatIsOpen(t *testing.T) {
+func TestLastStartsBeforeAnOpenTransaction(t *testing.T) {
 	t.Parallel()
 	onEachBroker(t, func(t *testing.T, b *bench) {
 		b.createTopic(1, nil)
@@ -132,10 +132,10 @@ func TestLastBeginsBeforeATransactionThatIsOpen(t *testing.T) {
 	})
 }
 
-// TestLastSkipsNothingWhenTheOffsetsAreDeletedUnderAMember proves contract 7.5: if a group's
+// TestLastSkipsNothingWhenOffsetsAreDeleted proves contract 7.5: if a group's
 // offsets are deleted under a running member, the member does not treat the group as new. Otherwise
 // records written in between would be skipped.
-func TestLastSkipsNothingWhenTheOffsetsAreDeletedUnderAMember(t *testing.T) {
+func TestLastSkipsNothingWhenOffsetsAreDeleted(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1)
 	r.ledger.again(topic)

@@ -11,9 +11,9 @@ import (
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
-// TestHundredsOfRebalancesLeakNeitherGoroutinesNorConnections covers a long time of members that
+// TestRebalancesLeakNoGoroutinesOrConnections covers a long time of members that
 // join and leave, in which leaks of each generation would add up.
-func TestHundredsOfRebalancesLeakNeitherGoroutinesNorConnections(t *testing.T) {
+func TestRebalancesLeakNoGoroutinesOrConnections(t *testing.T) {
 	r := newRig(t, 3)
 	c := r.start(func(c *kafkaconsumer.Config) {
 		c.HeartbeatInterval = 5 * time.Millisecond

@@ -12,9 +12,9 @@ import (
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
-// TestCommitWhoseConnectionIsLostIsMadeByAnother covers the end of a SASL session: the broker
+// TestCommitIsRetriedOnAnotherConnection covers the end of a SASL session: the broker
 // closes the connection at the next request, which may be a commit.
-func TestCommitWhoseConnectionIsLostIsMadeByAnother(t *testing.T) {
+func TestCommitIsRetriedOnAnotherConnection(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 2)
 	c := r.start()
@@ -49,7 +49,7 @@ func TestLostConnectionIsReportedOnlyIfTheNextIsLostToo(t *testing.T) {
 	require.Equal(t, 1, logs.FilterMessageSnippet("kafka fetch failing").Len())
 }
 
-func TestCommitThatIsLostTwiceEndsTheGenerationAndLosesNothing(t *testing.T) {
+func TestCommitLostTwiceEndsTheGenerationWithoutLoss(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 2)
 	c := r.start()

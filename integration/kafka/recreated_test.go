@@ -17,9 +17,9 @@ import (
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
-// TestTopicCreatedAgainWithALargerLogHalts proves contract 7.5. The offset lies within the new log,
+// TestRecreatedTopicWithALargerLogHalts proves contract 7.5. The offset lies within the new log,
 // and leader epochs start low again, so only the topic's ID reveals that the log is another one.
-func TestTopicCreatedAgainWithALargerLogHalts(t *testing.T) {
+func TestRecreatedTopicWithALargerLogHalts(t *testing.T) {
 	t.Parallel()
 	onEachBroker(t, func(t *testing.T, b *bench) {
 		b.ledger.again(b.topic) // brokers forget its offsets
@@ -50,10 +50,10 @@ func TestTopicCreatedAgainWithALargerLogHalts(t *testing.T) {
 	})
 }
 
-// TestTopicCreatedAgainWhileNothingIsFetchedIsReadFromItsStart covers a partition that waits for
+// TestTopicRecreatedWhileNotFetchingIsReadFromItsStart covers a partition that waits for
 // its acceptor. It sends no fetch and so sees no error. The connection outlives the topic, and the
 // next fetch is answered from the new log.
-func TestTopicCreatedAgainWhileNothingIsFetchedIsReadFromItsStart(t *testing.T) {
+func TestTopicRecreatedWhileNotFetchingIsReadFromItsStart(t *testing.T) {
 	t.Parallel()
 	k := kafkatest.Start(t, kafkatest.Topic(topic, 1))
 	produced := 0
@@ -91,10 +91,10 @@ func TestTopicCreatedAgainWhileNothingIsFetchedIsReadFromItsStart(t *testing.T) 
 	eventually(t, "it is committed", func() bool { return k.Committed(group, topic)[0] == int64(produced-first) })
 }
 
-// TestTopicCreatedAgainAndQuietThenIsReadFromItsStart covers a quiet new log. The fetch that
+// TestQuietRecreatedTopicIsReadFromItsStart covers a quiet new log. The fetch that
 // reaches it is answered on the old connection, soon after the topic's ID was requested, and no
 // further record is written. Records before the offset in the new log must be read anyway.
-func TestTopicCreatedAgainAndQuietThenIsReadFromItsStart(t *testing.T) {
+func TestQuietRecreatedTopicIsReadFromItsStart(t *testing.T) {
 	t.Parallel()
 	k := kafkatest.Start(t, kafkatest.Topic(topic, 1))
 	waiting, goOn := answerNothing(k, 5)
@@ -120,9 +120,9 @@ func TestTopicCreatedAgainAndQuietThenIsReadFromItsStart(t *testing.T) {
 	stop(t, c)
 }
 
-// TestTopicCreatedAgainWithALogAsLongWhileNothingIsFetchedIsReadFromItsStart covers a new log that
+// TestRecreatedTopicOfEqualLengthIsReadFromItsStart covers a new log that
 // ends at the same offset as the old one, so that no fetched record can reveal it.
-func TestTopicCreatedAgainWithALogAsLongWhileNothingIsFetchedIsReadFromItsStart(t *testing.T) {
+func TestRecreatedTopicOfEqualLengthIsReadFromItsStart(t *testing.T) {
 	t.Parallel()
 	k := kafkatest.Start(t, kafkatest.Topic(topic, 1))
 	writeNumbered(t, k, "old", 5)
@@ -239,9 +239,9 @@ func lag(k *kafkatest.Kafka, lies func(asked int32) bool) *atomic.Int32 {
 	return asked
 }
 
-// TestGapThatHasVanishedIsNotSkipped checks that a gap is verified again after all records before
+// TestVanishedGapIsNotSkipped checks that a gap is verified again after all records before
 // it are accepted. A newly elected leader may not have known the end of its log.
-func TestGapThatHasVanishedIsNotSkipped(t *testing.T) {
+func TestVanishedGapIsNotSkipped(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1)
 	r.ledger.again(topic) // see ledger.again

@@ -99,9 +99,9 @@ func rejectedOf(t *testing.T, ib *inbox.Inbox) (rows []models.RejectedMessage) {
 	return rows
 }
 
-// TestPartitionIsResumedOnceTheCauseOfItsHaltIsGone proves contract 7.10 and 11.1: an operator of
+// TestHaltedPartitionResumesOnceItsCauseIsGone proves contract 7.10 and 11.1: an operator of
 // another process sees the halt and resumes the partition. Until the cause is gone it halts again.
-func TestPartitionIsResumedOnceTheCauseOfItsHaltIsGone(t *testing.T) {
+func TestHaltedPartitionResumesOnceItsCauseIsGone(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		k := kafkatest.Start(t, kafkatest.Topic(topic, 2))
 		const records = 40
@@ -153,9 +153,9 @@ func TestPartitionIsResumedOnceTheCauseOfItsHaltIsGone(t *testing.T) {
 	})
 }
 
-// TestSkippedRecordIsKeptAsRejectedAndTheNextOnesAreConsumed proves contract 7.10 for the halts about
+// TestSkippedRecordIsKeptAsRejectedAndOthersContinue proves contract 7.10 for the halts about
 // one record, in each delivery mode.
-func TestSkippedRecordIsKeptAsRejectedAndTheNextOnesAreConsumed(t *testing.T) {
+func TestSkippedRecordIsKeptAsRejectedAndOthersContinue(t *testing.T) {
 	unrouted := record(0, "2")
 	unrouted.Headers = append(unrouted.Headers, kafkatest.Header{Key: "MessageType", Value: []byte("x")})
 	bad := record(0, "")
@@ -309,9 +309,9 @@ func TestConcurrentRequestsAreCarriedOutOnce(t *testing.T) {
 	})
 }
 
-// TestRequestIsCarriedOutByTheNextOwnerOfThePartition proves contract 7.10: the process with the
+// TestNextOwnerCarriesOutThePartitionRequest proves contract 7.10: the process with the
 // halted partition leaves its group before it has polled, and another one joins.
-func TestRequestIsCarriedOutByTheNextOwnerOfThePartition(t *testing.T) {
+func TestNextOwnerCarriesOutThePartitionRequest(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		k := kafkatest.Start(t, kafkatest.Topic(topic, 1))
 		require.NoError(t, k.Produce(topic, record(0, "1"), record(0, ""), record(0, "3")))
@@ -336,9 +336,9 @@ func TestRequestIsCarriedOutByTheNextOwnerOfThePartition(t *testing.T) {
 	})
 }
 
-// TestSkipWhoseCommitFailsKeepsOneRow proves contract 7.10: after a crash between the effect and the
+// TestSkipWithFailedCommitKeepsOneRow proves contract 7.10: after a crash between the effect and the
 // commit the record comes again. It halts again, and skipping it again keeps one row.
-func TestSkipWhoseCommitFailsKeepsOneRow(t *testing.T) {
+func TestSkipWithFailedCommitKeepsOneRow(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		k := kafkatest.Start(t, kafkatest.Topic(topic, 1))
 		require.NoError(t, k.Produce(topic, record(0, "1"), record(0, ""), record(0, "3")))
@@ -362,9 +362,9 @@ func TestSkipWhoseCommitFailsKeepsOneRow(t *testing.T) {
 	})
 }
 
-// TestGapIsPassedAndKeptOnRequest proves contract 7.10 and 7.5: resuming after a gap keeps the gap and
+// TestRequestSkipsAndStoresTheGap proves contract 7.10 and 7.5: resuming after a gap keeps the gap and
 // goes on as under GapContinue. A gap has no record to skip.
-func TestGapIsPassedAndKeptOnRequest(t *testing.T) {
+func TestRequestSkipsAndStoresTheGap(t *testing.T) {
 	for name, lose := range map[string]func(t *testing.T, k *kafkatest.Kafka) (to, end int64){
 		"records that were deleted": func(t *testing.T, k *kafkatest.Kafka) (to, end int64) {
 			produceIDs(t, k, 5, 20)
@@ -408,9 +408,9 @@ func TestGapIsPassedAndKeptOnRequest(t *testing.T) {
 	}
 }
 
-// TestBatchThatCannotBeReadIsReadAgainAndNotSkipped proves contract 7.10: its records are unknown, so
+// TestUnreadableBatchIsReadAgainNotSkipped proves contract 7.10: its records are unknown, so
 // skipping one would lose others.
-func TestBatchThatCannotBeReadIsReadAgainAndNotSkipped(t *testing.T) {
+func TestUnreadableBatchIsReadAgainNotSkipped(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		r := &rig{t: t, kafka: kafkatest.Start(t, kafkatest.Topic(topic, 1))}
 		log := []craftedBatch{{base: 0, last: 1, offsets: []int64{0, 1}},

@@ -25,15 +25,15 @@ func TestSecuredBroker(t *testing.T) {
 	s := startSecured(t)
 	t.Run("all", func(t *testing.T) { // ends after all parallel parts
 		t.Run("every way in is good for every request", s.waysIn)
-		t.Run("a refusal is said in words, once", s.refusals)
+		t.Run("a refusal is explained once", s.refusals)
 		t.Run("a repaired password is noticed", s.repairedPassword)
-		t.Run("a password that is changed in flight is said, and halts nothing", s.passwordChanged)
-		t.Run("a right to the topic that is taken away is named, and its return noticed", s.topicRightTaken)
-		t.Run("a right to the group that is taken away is named, and its return noticed", s.groupRightTaken)
-		t.Run("a right to one topic that is taken away does not silence the other", s.oneTopicTaken)
-		t.Run("a topic that may be seen and not read is named, and halts nothing", s.describeOnly)
-		t.Run("a topic that may not be seen does not silence the others", s.unseenTopic)
-		t.Run("the end of a SASL session loses and says nothing", s.shortSession)
+		t.Run("a changed password is logged and halts nothing", s.passwordChanged)
+		t.Run("a revoked topic right is logged, and so is its return", s.topicRightTaken)
+		t.Run("a revoked group right is logged, and so is its return", s.groupRightTaken)
+		t.Run("a revoked right to one topic does not stop the other", s.oneTopicTaken)
+		t.Run("an unreadable topic is logged and halts nothing", s.describeOnly)
+		t.Run("a hidden topic does not stop the others", s.unseenTopic)
+		t.Run("the end of a SASL session loses and logs nothing", s.shortSession)
 	})
 }
 

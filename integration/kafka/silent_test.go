@@ -9,9 +9,9 @@ import (
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
-// TestConsumingGoesOnAfterAllConnectionsFellSilent covers every connection: those that fetch, commit,
+// TestConsumingContinuesAfterSilentConnectionLoss covers every connection: those that fetch, commit,
 // send heartbeats and refresh what is known of the cluster. None of them learns that it is lost.
-func TestConsumingGoesOnAfterAllConnectionsFellSilent(t *testing.T) {
+func TestConsumingContinuesAfterSilentConnectionLoss(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 3)
 	c := r.start(func(cfg *kafkaconsumer.Config) { cfg.RequestTimeout, cfg.DialTimeout = 2*time.Second, 2*time.Second })
@@ -25,7 +25,7 @@ func TestConsumingGoesOnAfterAllConnectionsFellSilent(t *testing.T) {
 	eventually(t, "nothing fails any more", func() bool { return c.Health().Err() == nil })
 }
 
-func TestStopAfterAllConnectionsFellSilentEnds(t *testing.T) {
+func TestStopEndsAfterSilentConnectionLoss(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1)
 	c := r.start(func(cfg *kafkaconsumer.Config) { cfg.RequestTimeout, cfg.DialTimeout = 2*time.Second, 2*time.Second })

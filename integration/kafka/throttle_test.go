@@ -36,10 +36,10 @@ func (r *rig) throttle(d time.Duration) (throttled *atomic.Bool, early *atomic.I
 	return throttled, early
 }
 
-// TestThrottledFetcherIsQuietForAsLongAsTheBrokerSays proves contract 7.8: a quota may throttle a
+// TestThrottledFetcherWaitsAsLongAsTheBrokerAsks proves contract 7.8: a quota may throttle a
 // consumer for longer than a request's timeout, and that is no failure. The timeout here is long
 // enough for a slow machine to receive the throttle time.
-func TestThrottledFetcherIsQuietForAsLongAsTheBrokerSays(t *testing.T) {
+func TestThrottledFetcherWaitsAsLongAsTheBrokerAsks(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1)
 	_, early := r.throttle(7 * time.Second)
@@ -54,7 +54,7 @@ func TestThrottledFetcherIsQuietForAsLongAsTheBrokerSays(t *testing.T) {
 	require.Zero(t, early.Load())
 }
 
-func TestThrottledFetcherStopsAtOnce(t *testing.T) {
+func TestThrottledFetcherStopsImmediately(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1)
 	throttled, _ := r.throttle(time.Hour)

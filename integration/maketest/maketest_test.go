@@ -21,10 +21,10 @@ var hidden = []string{"redis-server", "pgbouncer", "chromium", "chromium-browser
 // small are the arguments for a run of one test for each of those programs.
 var small = []string{
 	"test", "MODULES=./integration", "LONGEST=", "PACKAGES=./kafka ./redisstore ./pooler ./dashboard",
-	"TEST_FLAGS=-run '^(TestNilAndEmptyStayApart|TestDocumentedRightsSuffice|TestListenThroughAPoolerInSessionMode|TestThemeIsSwitchedAndRemembered)$$'",
+	"TEST_FLAGS=-run '^(TestNilAndEmptyStayDistinct|TestDocumentedRightsSuffice|TestListenWorksThroughSessionPooler|TestThemeIsSwitchedAndRemembered)$$'",
 }
 
-func TestMissingProgramsAreNamedAndTheirTestsLeftOut(t *testing.T) {
+func TestMissingProgramsAreNamedAndTheirTestsSkipped(t *testing.T) {
 	output, err := makeTest(t)
 	require.NoError(t, err, output)
 	lines := strings.Split(strings.TrimSpace(output), "\n")
@@ -36,10 +36,10 @@ func TestMissingProgramsAreNamedAndTheirTestsLeftOut(t *testing.T) {
 	require.Contains(t, last, "Kafka on a real broker (no Java 17 or newer)")
 	require.Contains(t, last, "Redis (no redis-server on the PATH)")
 	require.Regexp(t, `PgBouncer \(no pgbouncer on the PATH\)|PostgreSQL \(`, last)
-	require.Contains(t, output, "--- PASS: TestNilAndEmptyStayApart/in-process")
+	require.Contains(t, output, "--- PASS: TestNilAndEmptyStayDistinct/in-process")
 }
 
-func TestMissingProgramsFailWhereAllIsRequired(t *testing.T) {
+func TestRequiredMissingProgramsFail(t *testing.T) {
 	output, err := makeTest(t, "CI=true")
 	require.ErrorAs(t, err, new(*exec.ExitError))
 	require.Contains(t, output, "withservers: Redis: no redis-server on the PATH; install redis-server")

@@ -36,7 +36,7 @@ var acceptingMutants = []mutant{
 		In:      "Acceptor.check",
 		Old:     ", m.Channel",
 		New:     "",
-		Test:    test{Package: "./acceptor", Run: "^TestMessageOfOneChannelNeverRunsAnothersHandlers$"},
+		Test:    test{Package: "./acceptor", Run: "^TestMessageNeverRunsHandlersOfAnotherChannel$"},
 	},
 	{
 		Name:    "legacy keys are ignored",
@@ -72,7 +72,7 @@ var acceptingMutants = []mutant{
 		In:      "takeNumbersSQL",
 		Old:     `max(CAST("value" AS INTEGER), (`,
 		New:     "max(0, (",
-		Test:    test{Package: "./processor", Run: "^TestNumberOfAMessageDeletedByHandIsNotReused$"},
+		Test:    test{Package: "./processor", Run: "^TestDeletedMessageNumberIsNotReused$"},
 	},
 	{
 		Name:    "a record with many events is stored in part",
@@ -81,7 +81,7 @@ var acceptingMutants = []mutant{
 		In:      "intake.persistMessages",
 		Old:     "if to == len(",
 		New:     "if to <= len(",
-		Test:    test{Package: "./acceptor", Run: "^TestRecordOfManyEventsIsStoredInItsOrder$"},
+		Test:    test{Package: "./acceptor", Run: "^TestRecordOfManyEventsKeepsTheirOrder$"},
 	},
 	{
 		Name:    "accepting a rejected message again deletes it although it is a conflict",
@@ -175,7 +175,7 @@ var orderingMutants = []mutant{
 		In:      "lanes.runNext",
 		Old:     "reserved.Abandon(true)",
 		New:     "reserved.Abandon(false)",
-		Test:    test{Package: "./processor", Run: "^TestLostClaimOfTheNextMessageOfALaneIsFound$"},
+		Test:    test{Package: "./processor", Run: "^TestLostClaimOfTheNextLaneMessageIsFound$"},
 	},
 	{
 		Name:    "the next row of a lane runs although it came on another program's channel",
@@ -184,7 +184,7 @@ var orderingMutants = []mutant{
 		In:      "loop.take",
 		Old:     "l.act.claimer.elsewhere(t)",
 		New:     "false",
-		Test:    test{Package: "./processor", Run: "^TestNextMessageOfALaneRunsInTheProgramOfItsChannel$"},
+		Test:    test{Package: "./processor", Run: "^TestNextLaneMessageRunsInTheProgramOfItsChannel$"},
 	},
 	{
 		Name:    "an ordered handler's messages skip the claim",
@@ -193,7 +193,7 @@ var orderingMutants = []mutant{
 		In:      "policy.rules",
 		Old:     "p.lanes == nil &&",
 		New:     "",
-		Test:    test{Package: "./processor", Run: "^TestHandlersThatAClaimMustJudgeAreNotDispatchedLocally$"},
+		Test:    test{Package: "./processor", Run: "^TestHandlersThatNeedAClaimAreNotDispatchedLocally$"},
 	},
 }
 
@@ -206,7 +206,7 @@ var cleaningMutants = []mutant{
 		In:      "run.pruneOthers",
 		Old:     "RejectedRetention; age > 0",
 		New:     "RejectedRetention; age >= 0",
-		Test:    test{Package: "./cleanup", Run: "^TestMarkersAuditAndRejectedGoOnlyByTheirOptions$"},
+		Test:    test{Package: "./cleanup", Run: "^TestMarkersAuditAndRejectedArePrunedOnlyByOption$"},
 	},
 	{
 		Name:    "postgres: cleanup deletes what has not completed",
@@ -224,7 +224,7 @@ var cleaningMutants = []mutant{
 		In:      "run.begin",
 		Old:     "r.now, err = r.store.Clock(ctx, r.local)",
 		New:     "r.now = r.local",
-		Test:    test{Package: "./cleanup", Run: "^TestCleanerWithAWrongClockDeletesNothingThatIsYoung$"},
+		Test:    test{Package: "./cleanup", Run: "^TestCleanerWithWrongClockDeletesNothingTooEarly$"},
 	},
 	{
 		Name:    "cleanup does not wait for the consumers of other processes",
@@ -233,7 +233,7 @@ var cleaningMutants = []mutant{
 		In:      "run.caughtUp",
 		Old:     "p.CaughtUpAt.Before(r.now)",
 		New:     "false",
-		Test:    test{Module: "integration", Package: "./kafka", Run: "^TestNoProcessDeletesWhatAnotherHasNotReadYet$"},
+		Test:    test{Module: "integration", Package: "./kafka", Run: "^TestCleanupWaitsForUnreadRecordsOfOthers$"},
 	},
 	{
 		Name:    "a partition has caught up before its records are accepted",

@@ -22,7 +22,7 @@ var receivingMutants = []mutant{
 		Old:     "\t\tif reason = w.deliverer.Deliver(",
 		New:     "\t\tw.partition.accept(r.Record.Offset+1, w.clock.Now())\n\t\tif reason = w.deliverer.Deliver(",
 		Test: test{Module: "integration", Package: "./kafka",
-			Run: "^TestStopCancelsADirectHandlerThatOutlastsItAndRedelivers$", Timeout: 60 * time.Second},
+			Run: "^TestStopCancelsAndRedeliversASlowDirectHandler$", Timeout: 60 * time.Second},
 	},
 	{
 		Name:    "an interrupted direct record counts as done",
@@ -32,7 +32,7 @@ var receivingMutants = []mutant{
 		Old:     "{\n\t\t\treturn false",
 		New:     "{\n\t\t\treason = nil",
 		Test: test{Module: "integration", Package: "./kafka",
-			Run: "^TestStopCancelsADirectHandlerThatOutlastsItAndRedelivers$", Timeout: 60 * time.Second},
+			Run: "^TestStopCancelsAndRedeliversASlowDirectHandler$", Timeout: 60 * time.Second},
 	},
 	{
 		Name:    "a direct record that was given up is passed over",
@@ -41,7 +41,7 @@ var receivingMutants = []mutant{
 		In:      "directWorker.one",
 		Old:     "return w.passToAcceptor(acceptCtx, run, envelope.Received{Record: r.Record, Err: reason}, next)",
 		New:     "w.partition.accept(next, w.clock.Now())\n\treturn true",
-		Test: test{Module: "integration", Package: "./kafka", Run: "^TestDirectRecordThatAHandlerGaveUpIsKeptAsRejected$",
+		Test: test{Module: "integration", Package: "./kafka", Run: "^TestGivenUpDirectRecordIsKeptAsRejected$",
 			Timeout: 60 * time.Second},
 	},
 	{
@@ -52,7 +52,7 @@ var receivingMutants = []mutant{
 		Old:     "a.putOff(ctx, v.Err, took)",
 		New:     "a.done = true",
 		Test: test{Package: "./internal/synchronous",
-			Run: "^TestMessageInProgressElsewhereIsRedeliveredAndNotAcknowledged$", Timeout: 60 * time.Second},
+			Run: "^TestMessageInProgressElsewhereIsNotAcknowledged$", Timeout: 60 * time.Second},
 	},
 	{
 		Name:    "a marker is committed before the handler has run",
@@ -71,7 +71,7 @@ var receivingMutants = []mutant{
 		In:      "Identifier.Run",
 		Old:     "i.config.IDNamespace, i.config.Channel",
 		New:     `"", ""`,
-		Test:    test{Package: "./idempotent", Run: "^TestMessageOfOneChannelIsNoDuplicateOnAnother$"},
+		Test:    test{Package: "./idempotent", Run: "^TestMessageIsNoDuplicateOnAnotherChannel$"},
 	},
 	{
 		Name:    "an inline marker is written in a transaction of its own",
@@ -80,7 +80,7 @@ var receivingMutants = []mutant{
 		In:      "NewMemory",
 		Old:     "ok && joining.Joins(db)",
 		New:     "ok && !joining.Joins(db)",
-		Test:    test{Package: "./internal/synchronous", Run: "^TestLostCommitHasItsEffectOnce$", Timeout: 60 * time.Second},
+		Test:    test{Package: "./internal/synchronous", Run: "^TestLostCommitTakesEffectOnce$", Timeout: 60 * time.Second},
 	},
 	{
 		Name:    "a failing store of inline markers lets the message pass",
@@ -90,7 +90,7 @@ var receivingMutants = []mutant{
 		Old:     "return false, &attempt.Cut{Reason: err}",
 		New:     "return true, nil",
 		Test: test{Module: "integration", Package: "./kafka",
-			Run: "^TestFailingInlineStoreBlocksThePartitionAndCountsNoError$", Timeout: 60 * time.Second},
+			Run: "^TestFailingInlineStoreBlocksItsPartitionUncharged$", Timeout: 60 * time.Second},
 	},
 	{
 		Name:    "inline markers are swept while the channel is behind",
@@ -128,7 +128,7 @@ var receivingMutants = []mutant{
 		Old:     "if value ~= ARGV[1]",
 		New:     "if value and value ~= ARGV[1]",
 		Test: test{Module: "idempotent/redisstore", Package: ".",
-			Run: "^TestBodyThatIgnoresTheLostLeaseIsNotAcknowledged$"},
+			Run: "^TestBodyIgnoringALostLeaseIsNotAcknowledged$"},
 	},
 	{
 		Name:    "redisstore: a finalise that failed is acknowledged",
@@ -155,7 +155,7 @@ var receivingMutants = []mutant{
 		In:      "Identifier.Run",
 		Old:     "i.config.legacyKeys",
 		New:     "nil",
-		Test:    test{Package: "./internal/synchronous", Run: "^TestProgramsOfARenameSkipWhatTheOtherHasProcessed$"},
+		Test:    test{Package: "./internal/synchronous", Run: "^TestOldAndNewProgramSkipMessagesTheOtherProcessed$"},
 	},
 }
 

@@ -13,7 +13,7 @@ var consumingMutants = []mutant{
 		Old:     "\t\tok := w.accept(acceptCtx,",
 		New:     "\t\tfor _, c := range batch {\n\t\t\tc.partition.accept(c.next, w.clock.Now())\n\t\t}\n\t\tok := w.accept(acceptCtx,",
 		Test: test{Module: "integration", Package: "./kafka",
-			Run: "^TestFailedAcceptIsRetriedWithTheSameRecordsAndNoLaterOnes$", Timeout: 60 * time.Second},
+			Run: "^TestFailedAcceptIsRetriedWithTheSameRecords$", Timeout: 60 * time.Second},
 	},
 	{
 		Name:    "a failed accept is passed over",
@@ -23,7 +23,7 @@ var consumingMutants = []mutant{
 		Old:     "results, err = w.try(ctx, received)\n\t\treturn err\n",
 		New:     "if results, err = w.try(ctx, received); err != nil {\n\t\t\tresults = make([]envelope.Result, len(received))\n\t\t}\n\t\treturn nil\n",
 		Test: test{Module: "integration", Package: "./kafka",
-			Run: "^TestFailedAcceptIsRetriedWithTheSameRecordsAndNoLaterOnes$", Timeout: 60 * time.Second},
+			Run: "^TestFailedAcceptIsRetriedWithTheSameRecords$", Timeout: 60 * time.Second},
 	},
 	{
 		Name:    "an accept that was abandoned counts as accepted",
@@ -33,7 +33,7 @@ var consumingMutants = []mutant{
 		Old:     "}) {\n\t\treturn false\n\t}\n\treturn w.finishBatch",
 		New:     "}) {\n\t\tresults = make([]envelope.Result, len(received))\n\t}\n\treturn w.finishBatch",
 		Test: test{Module: "integration", Package: "./kafka",
-			Run: "^TestAcceptThatOutlastsTheDrainIsAbandonedAndRedelivered$"},
+			Run: "^TestAcceptOutlastingTheDrainIsRedelivered$"},
 	},
 	{
 		Name:    "a halted record is passed over",
@@ -42,7 +42,7 @@ var consumingMutants = []mutant{
 		In:      "batchOutcome.take",
 		Old:     "== envelope.Durable",
 		New:     "!= envelope.DeadLetter",
-		Test: test{Module: "integration", Package: "./kafka", Run: "^TestHaltStopsItsPartitionBeforeTheRecordAndNoOther$",
+		Test: test{Module: "integration", Package: "./kafka", Run: "^TestHaltStopsOnlyItsPartitionBeforeTheRecord$",
 			Timeout: 60 * time.Second},
 	},
 	{
@@ -61,7 +61,7 @@ var consumingMutants = []mutant{
 		In:      "intake.accept",
 		Old:     "r.Disposition ==",
 		New:     "r.Disposition !=",
-		Test:    test{Package: "./acceptor", Run: "^TestBadRecordsAreKeptWithTheBatchTheyCameIn$"},
+		Test:    test{Package: "./acceptor", Run: "^TestBadRecordsAreStoredWithTheirBatch$"},
 	},
 	{
 		Name:    "what is behind a halted record is stored while a batch is bisected",
@@ -70,7 +70,7 @@ var consumingMutants = []mutant{
 		In:      "bisection.narrow",
 		Old:     "envelope.Halt ",
 		New:     "envelope.Halt && results[k].Err == nil ",
-		Test:    test{Package: "./acceptor", Run: "^TestNothingIsStoredAfterARecordThatHaltsWhileABatchIsBisected$"},
+		Test:    test{Package: "./acceptor", Run: "^TestBisectionStoresNothingAfterAHaltingRecord$"},
 	},
 	{
 		Name:    "offsets of bad records are committed before they are published",
@@ -80,7 +80,7 @@ var consumingMutants = []mutant{
 		Old:     "s.deadLetters[0].record.Offset",
 		New:     "s.next",
 		Test: test{Module: "integration", Package: "./kafka",
-			Run: "^TestStopWhileDeadLettersFailEndsSoonAndCommitsNothingPastThem$"},
+			Run: "^TestStopDuringFailingDeadLettersCommitsNothingPastThem$"},
 	},
 	{
 		Name:    "a batch's checksum is not compared",
@@ -89,7 +89,7 @@ var consumingMutants = []mutant{
 		In:      "newBatch",
 		Old:     "!= found {",
 		New:     "!= found && b.Epoch == -5 {",
-		Test:    test{Package: "./kafkaconsumer", Run: "^TestDamagedBatchesAreReportedAndNothingOfThemIsShown$"},
+		Test:    test{Package: "./kafkaconsumer", Run: "^TestDamagedBatchesAreReportedWithoutRecords$"},
 	},
 	{
 		Name:    "records behind the counted ones are passed over",
@@ -98,7 +98,7 @@ var consumingMutants = []mutant{
 		In:      "Batch.Walk",
 		Old:     "len(c.rest) >",
 		New:     "len(c.rest) <",
-		Test:    test{Package: "./kafkaconsumer", Run: "^TestDamagedBatchesAreReportedAndNothingOfThemIsShown$"},
+		Test:    test{Package: "./kafkaconsumer", Run: "^TestDamagedBatchesAreReportedWithoutRecords$"},
 	},
 	{
 		Name:    "aborted records are shown",
@@ -126,7 +126,7 @@ var consumingMutants = []mutant{
 		In:      "fetcher.fetchOnce",
 		Old:     "f.unsure && time.Since",
 		New:     "len(response.Records) > 0 && time.Since",
-		Test: test{Module: "integration", Package: "./kafka", Run: "^TestTopicCreatedAgainAndQuietThenIsReadFromItsStart$",
+		Test: test{Module: "integration", Package: "./kafka", Run: "^TestQuietRecreatedTopicIsReadFromItsStart$",
 			Timeout: 60 * time.Second},
 	},
 	{
@@ -136,7 +136,7 @@ var consumingMutants = []mutant{
 		In:      "fetcher.startOffset",
 		Old:     "kafka.FirstOffset",
 		New:     "kafka.LastOffset",
-		Test: test{Module: "integration", Package: "./kafka", Run: "^TestLastSkipsNothingOfAPartitionThatIsAdded$",
+		Test: test{Module: "integration", Package: "./kafka", Run: "^TestLastReadsAnAddedPartitionFromItsStart$",
 			Timeout: 60 * time.Second},
 	},
 }

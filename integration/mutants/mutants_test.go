@@ -104,7 +104,7 @@ func TestRunnerDistinguishesCaughtFromEverythingElse(t *testing.T) {
 	}
 }
 
-func TestMutantThatNeedsAMissingServerIsLeftOut(t *testing.T) {
+func TestMutantNeedingAMissingServerIsSkipped(t *testing.T) {
 	mutants := []mutant{
 		{Name: "all", Why: "w", Package: ".", In: "Sum", Old: "a + b", New: "a - b",
 			Test: test{Package: ".", Run: "^TestLeftOut$"}},
@@ -131,7 +131,7 @@ func TestMutantThatNeedsAMissingServerIsLeftOut(t *testing.T) {
 	require.Contains(t, said.String(), `"Output":"LEFT OUT: Redis (no redis-server)\n"`)
 }
 
-func TestEachMutantIsTakenBackBeforeTheNext(t *testing.T) {
+func TestEachMutantIsRevertedBeforeTheNext(t *testing.T) {
 	sum := test{Package: ".", Run: "^TestSum$"}
 	var said strings.Builder
 	ok, err := runAll(t.Context(), &report{out: &said}, sampleRepository(t), "", 1, []mutant{
@@ -256,7 +256,7 @@ func (t test) declared(top string) error {
 	return nil
 }
 
-func TestMutantsThatDoNotCompileOrNameNoTestAreReported(t *testing.T) {
+func TestInvalidMutantsAreReported(t *testing.T) {
 	repository := sampleRepository(t)
 	compiler := newCompiler(t, repository)
 	file := filepath.Join(repository, "sum.go")
@@ -321,7 +321,7 @@ func (c *compiler) check(path string, content []byte) error {
 	return err
 }
 
-func TestPartsTogetherAreAll(t *testing.T) {
+func TestPartsCoverEveryMutantOnce(t *testing.T) {
 	counted := map[string]int{}
 	for _, part := range []string{"1/4", "2/4", "3/4", "4/4"} {
 		selected, err := partOf(mutants, part)

@@ -10,7 +10,7 @@ var operatingMutants = []mutant{
 		In:      "isRef",
 		Old:     "(c.version = 0 OR s.version = c.version) AND ",
 		New:     "",
-		Test:    test{Package: "./ops", Run: "^TestOnlyOpenStatusesThatDoNotRunAreChanged$"},
+		Test:    test{Package: "./ops", Run: "^TestOnlyIdleOpenStatusesAreChanged$"},
 	},
 	{
 		Name:    "an operator discards what a worker runs",
@@ -28,7 +28,7 @@ var operatingMutants = []mutant{
 		In:      "access.wakeAfter",
 		Old:     "c.Lane != nil &&",
 		New:     "madeDue && c.Lane != nil &&",
-		Test:    test{Package: "./ops", Run: "^TestDiscardedPendingStatusesMoveTheirLaneOn$"},
+		Test:    test{Package: "./ops", Run: "^TestDiscardedPendingStatusesAdvanceTheirLane$"},
 	},
 	{
 		Name:    "a rejected record whose handler fails again is deleted",
@@ -47,7 +47,7 @@ var operatingMutants = []mutant{
 		Old:     "|| !taken",
 		New:     "|| (taken && !taken)",
 		Test: test{Package: "./ops",
-			Run: "^TestRequestToAcceptAgainIsCarriedOutOnceByAProgramThatDeclaresTheChannel$/sqlite"},
+			Run: "^TestReAcceptRequestIsCarriedOutOnce$/sqlite"},
 	},
 	{
 		Name:    "an operator's action goes without its audit row",
@@ -65,6 +65,6 @@ var operatingMutants = []mutant{
 		In:      "request.answer",
 		Old:     "found.role:",
 		New:     "found.role && found.method == http.MethodGet:",
-		Test:    test{Package: "./dashboard", Run: "^TestEveryRouteIsRefusedToWhoMayNot$/^sqlite"},
+		Test:    test{Package: "./dashboard", Run: "^TestUnauthorizedUserIsRefusedOnEveryRoute$/^sqlite"},
 	},
 }

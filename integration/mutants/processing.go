@@ -21,7 +21,7 @@ var processingMutants = []mutant{
 		In:      "Database.Follow",
 		Old:     "c.read, c.at = read, time.Now()",
 		New:     "",
-		Test:    test{Package: "./processor", Run: "^TestRetryOfAWorkerWithAWrongClockIsDueWhenItWasMeantToBe$"},
+		Test:    test{Package: "./processor", Run: "^TestWorkerWithWrongClockSchedulesRetriesOnTime$"},
 	},
 	{
 		Name:    "a stop leaves claims whose response was lost",
@@ -30,7 +30,7 @@ var processingMutants = []mutant{
 		In:      "Processor.Stop",
 		Old:     "a.unsure || a.claimer.lostResponse()",
 		New:     "a.unsure",
-		Test:    test{Package: "./processor", Run: "^TestStopReleasesClaimsWhoseResponseIsLost$/^found$"},
+		Test:    test{Package: "./processor", Run: "^TestStopReleasesClaimsWithLostResponse$/^found$"},
 	},
 	{
 		Name:    "a message that keeps ending its server process is never charged",
@@ -39,7 +39,7 @@ var processingMutants = []mutant{
 		In:      "Runner.blames",
 		Old:     "case store.IsConnectionLoss(reason):",
 		New:     "case false:",
-		Test:    test{Package: "./processor", Run: "^TestMessageThatAlwaysLosesItsConnectionIsPoisonedAlone$"},
+		Test:    test{Package: "./processor", Run: "^TestMessageAlwaysLosingItsConnectionIsPoisonedAlone$"},
 	},
 	{
 		Name:    "a message is charged for crashes that another one causes",
@@ -49,7 +49,7 @@ var processingMutants = []mutant{
 		Old:     "return t.Explain(watched.Fault(errors.Join(errs...), store.IsDatabaseFault))",
 		New:     "return watched.Fault(errors.Join(errs...), store.IsDatabaseFault)",
 		Test: test{Module: "integration", Package: "./endtoend",
-			Run: "^TestMessageThatCrashesPostgresIsPoisonedAndAllOthersAreHandledOnce$", Timeout: 4 * time.Minute},
+			Run: "^TestMessageCrashingPostgresIsPoisonedAlone$", Timeout: 4 * time.Minute},
 	},
 	{
 		Name:    "a full disk is charged to the messages that meet it",
@@ -59,7 +59,7 @@ var processingMutants = []mutant{
 		Old:     "return r.commits.since(a.Handler, a.LastInterrupted)",
 		New:     "return true",
 		Test: test{Package: "./processor",
-			Run: "^TestRepeatedFailureOfTheDatabaseIsChargedOnlyWhileOthersOfTheHandlerCommit$"},
+			Run: "^TestDatabaseFailureIsChargedOnlyIfOtherMessagesCommit$"},
 	},
 	{
 		Name:    "the claims of dead workers are not released",
@@ -87,7 +87,7 @@ var processingMutants = []mutant{
 		In:      "walker.front",
 		Old:     "rest = append(rest, next)",
 		New:     "",
-		Test:    test{Package: "./processor", Run: "^TestClaimsBehindManyPendingStatusesAreRecovered$", Timeout: 45 * time.Second},
+		Test:    test{Package: "./processor", Run: "^TestClaimsAfterManyPendingStatusesAreRecovered$", Timeout: 45 * time.Second},
 	},
 	{
 		Name:    "claims of workers without a row are not released",
@@ -124,7 +124,7 @@ var processingMutants = []mutant{
 		In:      "isDueSQL",
 		Old:     "processing_started_at IS NOT NULL OR ",
 		New:     "",
-		Test:    test{Package: "./internal/store/postgres", Run: "^TestPostgres$/^Claim$/^what_is_claimed"},
+		Test:    test{Package: "./internal/store/postgres", Run: "^TestPostgres$/^Claim$/^a_claimed_status_is_not"},
 	},
 
 	{
@@ -134,7 +134,7 @@ var processingMutants = []mutant{
 		In:      "Runner.runPlain",
 		Old:     "r.call(ctx, r.DB, nil, group, c",
 		New:     "make([]error, len(group)); go func() { _ = r.call(ctx, r.DB, nil, group, c) }(",
-		Test:    test{Package: "./processor", Run: "^TestOneHandlersFailureNeverTouchesItsSibling$"},
+		Test:    test{Package: "./processor", Run: "^TestHandlerFailureNeverAffectsItsSibling$"},
 	},
 	{
 		Name:    "a transactional status is completed outside its transaction",
@@ -152,7 +152,7 @@ var processingMutants = []mutant{
 		In:      "Runner.runTx",
 		Old:     "swallowed :=",
 		New:     "swallowed, _ := error(nil),",
-		Test:    test{Package: "./processor", Run: "^TestHandlerThatIgnoresAFailedWriteCommitsNothing$"},
+		Test:    test{Package: "./processor", Run: "^TestHandlerIgnoringAFailedWriteCommitsNothing$"},
 	},
 	{
 		Name:    "an error that comes with a query's rows is overlooked",
@@ -161,7 +161,7 @@ var processingMutants = []mutant{
 		In:      "relayedRows.read",
 		Old:     "note(nil, err)",
 		New:     "note(nil, nil)",
-		Test:    test{Package: "./internal/handlertx", Run: "^TestErrorThatComesWithRowsIsNoted$"},
+		Test:    test{Package: "./internal/handlertx", Run: "^TestErrorReturnedWithRowsIsRecorded$"},
 	},
 	{
 		Name:    "a handler may end its transaction",
@@ -170,7 +170,7 @@ var processingMutants = []mutant{
 		In:      "Guard.admit",
 		Old:     "txcontrol.Boundary ",
 		New:     `txcontrol.Boundary && c.Name != "" `,
-		Test:    test{Package: "./internal/handlertx", Run: "^TestBoundaryOfATransactionNeverReachesTheDatabase$"},
+		Test:    test{Package: "./internal/handlertx", Run: "^TestTransactionControlNeverReachesTheDatabase$"},
 	},
 	{
 		Name:    "a handler writes on after its transaction was rolled back",
@@ -179,7 +179,7 @@ var processingMutants = []mutant{
 		In:      "Guard.admit",
 		Old:     "controls, g.refused",
 		New:     "controls, nil",
-		Test:    test{Package: "./internal/handlertx", Run: "^TestNothingReachesTheDatabaseOnceTheTransactionIsGone$"},
+		Test:    test{Package: "./internal/handlertx", Run: "^TestEndedTransactionSendsNothingToTheDatabase$"},
 	},
 	{
 		Name:    "a member's failure is not undone",
@@ -188,7 +188,7 @@ var processingMutants = []mutant{
 		In:      "undoMember",
 		Old:     `t.Within(func() error { return handlertx.Steer(t.Ctx, t.DB, "ROLLBACK TO SAVEPOINT inbox_member") })`,
 		New:     "nil",
-		Test:    test{Package: "./processor", Run: "^TestOneMembersFailureIsUndoneAlone$"},
+		Test:    test{Package: "./processor", Run: "^TestMemberFailureIsUndoneAlone$"},
 	},
 	{
 		Name:    "a handler's first statement overtakes its savepoint",
@@ -197,7 +197,7 @@ var processingMutants = []mutant{
 		In:      "lent.ExecContext",
 		Old:     "l.Conn.Conn(), l.later.statements",
 		New:     "l.Conn.Conn(), nil",
-		Test:    test{Package: "./processor", Run: "^TestHandlersFirstStatementAfterASavepointMayBeOfAnyKind$"},
+		Test:    test{Package: "./processor", Run: "^TestFirstStatementAfterASavepointMayBeOfAnyKind$"},
 	},
 	{
 		Name:    "a group commits what it could not complete",
@@ -253,7 +253,7 @@ var processingMutants = []mutant{
 		In:      "Runner.commit",
 		Old:     "!store.OutcomeUnknown(commitErr)",
 		New:     "commitErr != nil",
-		Test: test{Package: "./processor", Run: "^TestCommitOfUnknownOutcomeHasItsEffectsOnce$",
+		Test: test{Package: "./processor", Run: "^TestCommitOfUnknownOutcomeTakesEffectOnce$",
 			Timeout: 45 * time.Second},
 	},
 	{
@@ -264,7 +264,7 @@ var processingMutants = []mutant{
 		Old:     "t.claim.Message != nil",
 		New:     "t.claim.Message == nil",
 		Test: test{Package: "./processor",
-			Run: "^TestMessageRunsInTheProgramThatDeclaresItsHandlerOnItsChannel$"},
+			Run: "^TestMessageRunsInTheProgramOfItsHandlerAndChannel$"},
 	},
 	{
 		Name:    "a claim that reads another program's statuses alone has read all",
@@ -273,7 +273,7 @@ var processingMutants = []mutant{
 		In:      "claimer.claimOurs",
 		Old:     "p.at = w.End\n\t\treturn claimed, true, nil",
 		New:     "return claimed, false, nil",
-		Test:    test{Package: "./processor", Run: "^TestStatusesOfAnotherProgramDelayNoneOfOurs$"},
+		Test:    test{Package: "./processor", Run: "^TestStatusesOfAnotherProgramDelayNoOthers$"},
 	},
 	{
 		Name:    "a commit of unknown outcome has succeeded",
@@ -282,7 +282,7 @@ var processingMutants = []mutant{
 		In:      "runner.steps",
 		Old:     "s.Completed && s.Version == ref.Version+1",
 		New:     "s.Version > 0",
-		Test: test{Package: "./processor", Run: "^TestCommitOfUnknownOutcomeHasItsEffectsOnce$",
+		Test: test{Package: "./processor", Run: "^TestCommitOfUnknownOutcomeTakesEffectOnce$",
 			Timeout: 45 * time.Second},
 	},
 	{
@@ -292,7 +292,7 @@ var processingMutants = []mutant{
 		In:      "completer.flush",
 		Old:     "for i := range batch {\n\t\t\tc.queue[i].tried = true\n\t\t}",
 		New:     "c.queue = c.queue[len(batch):]",
-		Test: test{Package: "./processor", Run: "^TestResultsWhoseResponseIsLostAreNotReportedStale$",
+		Test: test{Package: "./processor", Run: "^TestResultsWithLostResponseAreNotReportedStale$",
 			Timeout: 45 * time.Second},
 	},
 	{
@@ -311,7 +311,7 @@ var processingMutants = []mutant{
 		In:      "loop.mayReconcile",
 		Old:     "len(l.reservations) == 0 && ",
 		New:     "",
-		Test:    test{Package: "./processor", Run: "^TestReconcilingWaitsForAcceptsUnderWay$"},
+		Test:    test{Package: "./processor", Run: "^TestReconcilingWaitsForRunningAccepts$"},
 	},
 	{
 		Name:    "models: a stale status is saved",
@@ -320,7 +320,7 @@ var processingMutants = []mutant{
 		In:      "versionGuard.compare",
 		Old:     "clause.Eq{Column: g.column(stmt), Value: int64(version)",
 		New:     "clause.Neq{Column: g.column(stmt), Value: -int64(version) - 1",
-		Test:    test{Package: "./models", Run: "^TestAStatusReadBeforeItChangedIsNotWritten$"},
+		Test:    test{Package: "./models", Run: "^TestStaleStatusIsNotWritten$"},
 	},
 	{
 		Name:    "a worker claims without the lock",
@@ -329,7 +329,7 @@ var processingMutants = []mutant{
 		In:      "Processor.sessionLock",
 		Old:     "ModeExclusive",
 		New:     `""`,
-		Test:    test{Package: "./processor", Run: "^TestLockOfAVanishedHolderIsTakenOverWhenItRunsOut$"},
+		Test:    test{Package: "./processor", Run: "^TestExpiredLockOfAVanishedHolderIsTakenOver$"},
 	},
 	{
 		Name:    "postgres: a lease is taken while it is held",
@@ -348,7 +348,7 @@ var processingMutants = []mutant{
 		Old:     "store.SanitizeError(t.policy.redactor.Error(about, ",
 		New:     "t.policy.redactor.Error(about, store.SanitizeError(",
 		Test: test{Module: "integration", Package: "./telemetry",
-			Run: "^TestNoErrorShowsWhatTheHookHides$/^inbox$/^sqlite$"},
+			Run: "^TestNoErrorShowsTextHiddenByTheHook$/^inbox$/^sqlite$"},
 	},
 	{
 		Name:    "PostgreSQL does not notice that a client is gone",
@@ -366,7 +366,7 @@ var processingMutants = []mutant{
 		In:      "lent.Close",
 		Old:     "!l.begun.IsZero() && server.IsClosed()",
 		New:     "false",
-		Test:    test{Package: "./processor", Run: "^TestCommitOfUnknownOutcomeHasItsEffectsOnce$"},
+		Test:    test{Package: "./processor", Run: "^TestCommitOfUnknownOutcomeTakesEffectOnce$"},
 	},
 	{
 		Name:    "a session in a later transaction is ended for a lost one",
@@ -375,7 +375,7 @@ var processingMutants = []mutant{
 		In:      "endSessions",
 		Old:     "time.Since(s.begun) - clockError",
 		New:     "-clockError",
-		Test:    test{Package: "./internal/store/postgres/pgxtx", Run: "^TestOnlyTheVeryTransactionIsEnded$"},
+		Test:    test{Package: "./internal/store/postgres/pgxtx", Run: "^TestOnlyTheGivenTransactionIsEnded$"},
 	},
 	{
 		Name:    "results whose rows are locked count as saved",
@@ -384,6 +384,6 @@ var processingMutants = []mutant{
 		In:      "completer.noteUnstored",
 		Old:     "len(c.aside) == 0",
 		New:     "true",
-		Test:    test{Package: "./processor", Run: "^TestHealthSaysForHowLongAResultIsUnsaved$"},
+		Test:    test{Package: "./processor", Run: "^TestHealthReportsHowLongAResultIsUnsaved$"},
 	},
 }

@@ -14,9 +14,9 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
-// TestListenThroughAPoolerInTransactionModeSaysSoAndPolls proves contract 4.7: LISTEN succeeds
+// TestListenThroughTransactionPoolerWarnsAndPolls proves contract 4.7: LISTEN succeeds
 // through the pooler, but no notification arrives.
-func TestListenThroughAPoolerInTransactionModeSaysSoAndPolls(t *testing.T) {
+func TestListenThroughTransactionPoolerWarnsAndPolls(t *testing.T) {
 	t.Parallel()
 	_, through := pooled(t, 3, nil)
 	dsn := through + "&default_query_exec_mode=exec"
@@ -36,9 +36,9 @@ func TestListenThroughAPoolerInTransactionModeSaysSoAndPolls(t *testing.T) {
 	require.Equal(t, 1, said())
 }
 
-// TestListenThroughAPoolerInTransactionModeLeavesNothingBehind proves contract 3.7: a session that
+// TestListenThroughTransactionPoolerLeavesNothing proves contract 3.7: a session that
 // listens would keep doing so for the client that gets it next.
-func TestListenThroughAPoolerInTransactionModeLeavesNothingBehind(t *testing.T) {
+func TestListenThroughTransactionPoolerLeavesNothing(t *testing.T) {
 	t.Parallel()
 	const size = 3
 	_, through := pooled(t, size, nil)
@@ -59,7 +59,7 @@ func TestListenThroughAPoolerInTransactionModeLeavesNothingBehind(t *testing.T) 
 	requireNobodyListens(t, dsn, size)
 }
 
-func TestListenThroughAPoolerInSessionModeLeavesNothingBehind(t *testing.T) {
+func TestListenThroughSessionPoolerLeavesNothing(t *testing.T) {
 	t.Parallel()
 	const size = 20
 	_, through := pooled(t, size, map[string]string{"pool_mode": "session", "server_reset_query": ""})
@@ -97,9 +97,9 @@ func requireNobodyListens(t *testing.T, dsn string, size int) {
 	require.Len(t, sessions, size)
 }
 
-// TestListenThroughAPoolerInSessionMode checks that a pooler in session mode forwards
+// TestListenWorksThroughSessionPooler checks that a pooler in session mode forwards
 // notifications.
-func TestListenThroughAPoolerInSessionMode(t *testing.T) {
+func TestListenWorksThroughSessionPooler(t *testing.T) {
 	t.Parallel()
 	_, through := pooled(t, 40, map[string]string{"pool_mode": "session"})
 	worker, other, got := pair(t, testenv.OpenPostgres(t, through), testenv.OpenPostgres(t, through),

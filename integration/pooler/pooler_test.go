@@ -63,9 +63,9 @@ func everyKind(seen *order) inbox.Option {
 	)
 }
 
-// TestEverythingWorksThroughAPoolerInTransactionMode proves contract 3.7: no session state is
+// TestInboxWorksThroughTransactionPooler proves contract 3.7: no session state is
 // assumed.
-func TestEverythingWorksThroughAPoolerInTransactionMode(t *testing.T) {
+func TestInboxWorksThroughTransactionPooler(t *testing.T) {
 	t.Parallel()
 	// No mode of pgx knows how many connections the pooler has.
 	for mode, size := range map[string]int{"exec": 2, "simple_protocol": 5, "cache_describe": 20} {

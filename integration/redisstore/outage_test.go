@@ -133,7 +133,7 @@ func TestServerThatDiesInTheBody(t *testing.T) {
 		})
 		require.ErrorIs(t, err, idempotent.ErrLost)
 	})
-	t.Run("and comes back empty makes no success of it", func(t *testing.T) {
+	t.Run("and comes back empty is no success", func(t *testing.T) {
 		t.Parallel()
 		server := start(t, servers.RedisOptions{})
 		store := newStore(t, server)
@@ -183,7 +183,7 @@ func TestServerThatDiesInTheBody(t *testing.T) {
 }
 
 func TestServerThatHangsBeyondTheLease(t *testing.T) {
-	t.Run("ends the body in time, and remembers nothing of it", func(t *testing.T) {
+	t.Run("ends the body in time and stores no marker", func(t *testing.T) {
 		t.Parallel()
 		server := start(t, servers.RedisOptions{})
 		store, second := newStore(t, server, func(o *redisstore.Options) { o.Lease = 2 * lease }), newStore(t, server)
@@ -202,7 +202,7 @@ func TestServerThatHangsBeyondTheLease(t *testing.T) {
 		handled(t, second)
 		skipped(t, store)
 	})
-	t.Run("takes no success that reaches it too late", func(t *testing.T) {
+	t.Run("refuses a late success", func(t *testing.T) {
 		t.Parallel()
 		server := start(t, servers.RedisOptions{})
 		store, second := newStore(t, server), newStore(t, server)
@@ -220,7 +220,7 @@ func TestServerThatHangsBeyondTheLease(t *testing.T) {
 		require.False(t, is, "the stale token was taken")
 		handled(t, second)
 	})
-	t.Run("does not lose the claim of one who has come meanwhile", func(t *testing.T) {
+	t.Run("keeps the claim of a newer owner", func(t *testing.T) {
 		t.Parallel()
 		server := start(t, servers.RedisOptions{})
 		store, second := newStore(t, server), newStore(t, server)
@@ -256,7 +256,7 @@ func awaitLeaseEnd(since time.Time, lease time.Duration) {
 	<-time.After(time.Until(since.Add(2 * lease)))
 }
 
-func TestUnreachableServerRunsNothingAndIsNotWaitedForLong(t *testing.T) {
+func TestUnreachableServerFailsQuicklyAndRunsNothing(t *testing.T) {
 	for name, outage := range map[string]func(*servers.Redis) error{
 		"dead":    (*servers.Redis).Kill,
 		"hanging": (*servers.Redis).Freeze,
@@ -278,7 +278,7 @@ func TestUnreachableServerRunsNothingAndIsNotWaitedForLong(t *testing.T) {
 	}
 }
 
-func TestServerThatMayEvictMarkersIsLoggedOnce(t *testing.T) {
+func TestEvictingServerIsLoggedOnce(t *testing.T) {
 	for name, c := range map[string]struct {
 		settings map[string]string
 		warned   int
@@ -307,7 +307,7 @@ func TestServerThatMayEvictMarkersIsLoggedOnce(t *testing.T) {
 	}
 }
 
-func TestRequireNoEvictionRunsNothingWhereMarkersMayBeEvicted(t *testing.T) {
+func TestRequireNoEvictionRefusesEvictingServers(t *testing.T) {
 	t.Run("an evicting server is refused before anything is claimed", func(t *testing.T) {
 		t.Parallel()
 		server := start(t, servers.RedisOptions{Settings: map[string]string{"maxmemory": "100mb",

@@ -95,7 +95,7 @@ func requireNothingElseWanted(t *testing.T, server *redis.Client) {
 	}
 }
 
-func TestUserWhoMayNotRunScriptsRunsNoBody(t *testing.T) {
+func TestUserWithoutScriptRightsRunsNoBody(t *testing.T) {
 	t.Parallel()
 	server, password := start(t, servers.RedisOptions{}), rand.Text()
 	grant(t, newClient(t, server), password, "+@all", "-@scripting")

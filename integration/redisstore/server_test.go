@@ -11,7 +11,7 @@ import (
 	"github.com/gorm-inbox/inbox/integration/servers"
 )
 
-func TestScriptsThatTheServerForgetsAreSentAgain(t *testing.T) {
+func TestForgottenScriptsAreSentAgain(t *testing.T) {
 	t.Parallel()
 	server := start(t, servers.RedisOptions{})
 	store, other := newStore(t, server), newClient(t, server)
@@ -20,7 +20,7 @@ func TestScriptsThatTheServerForgetsAreSentAgain(t *testing.T) {
 	skipped(t, store)
 }
 
-func TestOpenedStoreUsesTheDatabaseOfItsOptionElseItsURLs(t *testing.T) {
+func TestDatabaseOptionOverridesTheURL(t *testing.T) {
 	t.Parallel()
 	server := start(t, servers.RedisOptions{})
 	open := func(opts ...func(*redisstore.Options)) *redisstore.Store {

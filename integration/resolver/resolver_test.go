@@ -296,8 +296,8 @@ func TestInlineChannelNeverReadsAReplica(t *testing.T) {
 	})
 }
 
-// TestStoreOfMarkersNeverReadsAReplica proves contract 3.7 and 8.2.
-func TestStoreOfMarkersNeverReadsAReplica(t *testing.T) {
+// TestMarkerStoreNeverReadsAReplica proves contract 3.7 and 8.2.
+func TestMarkerStoreNeverReadsAReplica(t *testing.T) {
 	onEach(t, func(t *testing.T, d *inboxtest.Database, db *gorm.DB, naming models.Naming) {
 		require.NoError(t, models.Migrate(t.Context(), db, naming, ""))
 		s, err := gormstore.New(db, func(o *gormstore.Options) { o.TablePrefix = naming.Prefix })
@@ -328,9 +328,9 @@ func TestStoreOfMarkersNeverReadsAReplica(t *testing.T) {
 	})
 }
 
-// TestReadsOfTheApplicationGoWhereItsResolverSendsThem proves contract 3.7 with a replica that has
+// TestApplicationReadsFollowTheResolver proves contract 3.7 with a replica that has
 // the same tables and other contents.
-func TestReadsOfTheApplicationGoWhereItsResolverSendsThem(t *testing.T) {
+func TestApplicationReadsFollowTheResolver(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		for _, name := range []string{"all", "tables"} {
 			t.Run(name, func(t *testing.T) {

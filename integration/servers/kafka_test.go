@@ -46,7 +46,7 @@ func TestKafkaKeepsItsDataThrough(t *testing.T) {
 	}
 }
 
-func TestFrozenKafkaHangsAndThawedGoesOn(t *testing.T) {
+func TestFrozenKafkaHangsUntilThawed(t *testing.T) {
 	k := startKafka(t)
 	require.NoError(t, k.Freeze())
 	require.NoError(t, k.Freeze(), "twice")
@@ -71,7 +71,7 @@ func TestKafkaRunsAsTestsNeedIt(t *testing.T) {
 		require.ErrorIs(t, k.Produce(ctx, "compacted", kafka.Message{Value: []byte("no key")}), kafka.InvalidRecord)
 		require.NoError(t, k.DeleteTopic(ctx, "compacted"))
 	})
-	t.Run("a group's offsets are told", func(t *testing.T) {
+	t.Run("a group's offsets are returned", func(t *testing.T) {
 		require.NoError(t, k.CreateTopic(ctx, "read", 2, nil))
 		require.NoError(t, k.Produce(ctx, "read", kafka.Message{Value: []byte("1")}, kafka.Message{Value: []byte("2")}))
 		none, err := k.Committed(ctx, "readers", "read")
@@ -117,7 +117,7 @@ func TestMissingKafkaIsNamed(t *testing.T) {
 	require.NotContains(t, err.Error(), "\n")
 }
 
-func TestKafkaThatCannotStartShowsItsLog(t *testing.T) {
+func TestFailedKafkaStartShowsItsLog(t *testing.T) {
 	_, err := StartKafka(KafkaOptions{Settings: map[string]string{"node.id": "not-a-number"}})
 	leaveOutIfMissing(t, err)
 	require.ErrorContains(t, err, "not-a-number")

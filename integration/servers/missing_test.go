@@ -35,7 +35,7 @@ func TestServerKnownToBeMissingIsNotSearched(t *testing.T) {
 	}
 }
 
-func TestProgramIsFoundOnThePathOrInTheSbinBesideIt(t *testing.T) {
+func TestProgramIsFoundOnThePathOrInSbin(t *testing.T) {
 	root := t.TempDir()
 	program := filepath.Join(root, "sbin", "pgbouncer")
 	require.NoError(t, os.MkdirAll(filepath.Dir(program), 0o755))
@@ -52,7 +52,7 @@ func TestProgramIsFoundOnThePathOrInTheSbinBesideIt(t *testing.T) {
 	}
 }
 
-func TestDownloadThatFailedIsNotTriedAgain(t *testing.T) {
+func TestFailedDownloadIsNotRetried(t *testing.T) {
 	t.Cleanup(func(usual func() (string, error)) func() {
 		return func() { findJarsOnce = usual }
 	}(findJarsOnce))

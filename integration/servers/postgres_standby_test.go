@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestStandbyHasWhatWasAnsweredAndNothingElse(t *testing.T) {
+func TestStandbyHasExactlyTheAcknowledgedCommits(t *testing.T) {
 	primary := startPostgres(t, PostgresOptions{})
 	execute(t, primary, "CREATE TABLE written (step text)")
 	standby, err := primary.StartStandby()

@@ -40,7 +40,7 @@ func TestPostgresKeepsItsDataThrough(t *testing.T) {
 	}
 }
 
-func TestFrozenPostgresHangsAndThawedGoesOn(t *testing.T) {
+func TestFrozenPostgresHangsUntilThawed(t *testing.T) {
 	p := startPostgres(t, PostgresOptions{})
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
@@ -107,7 +107,7 @@ func TestMissingPostgresIsNamed(t *testing.T) {
 	require.NotContains(t, missing.LeftOut(), "unpacked", "the whole cause is for the log")
 }
 
-func TestNewestDebianPostgresIsTaken(t *testing.T) {
+func TestNewestDebianPostgresIsUsed(t *testing.T) {
 	root := t.TempDir()
 	for _, version := range []string{"9.6", "15", "16", "17"} {
 		bin := filepath.Join(root, version, "bin")

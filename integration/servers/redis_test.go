@@ -44,7 +44,7 @@ func TestRedisIsEmptyAfterACrashUnlessDurable(t *testing.T) {
 	require.ErrorIs(t, redisClient(t, r).Get(t.Context(), "key").Err(), redis.Nil)
 }
 
-func TestFrozenRedisHangsAndThawedGoesOn(t *testing.T) {
+func TestFrozenRedisHangsUntilThawed(t *testing.T) {
 	r := startRedis(t, RedisOptions{})
 	require.NoError(t, r.Freeze())
 	require.NoError(t, r.Freeze(), "twice")
@@ -67,7 +67,7 @@ func TestClosedRedisLeavesNothing(t *testing.T) {
 	require.ErrorContains(t, r.Start(), "closed")
 }
 
-func TestRedisThatCannotStartShowsItsLog(t *testing.T) {
+func TestFailedRedisStartShowsItsLog(t *testing.T) {
 	_, err := StartRedis(RedisOptions{Settings: map[string]string{"maxmemory-policy": "not-a-policy"}})
 	leaveOutIfMissing(t, err)
 	require.ErrorContains(t, err, "not-a-policy")

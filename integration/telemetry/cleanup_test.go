@@ -14,8 +14,8 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// TestRunsOfCleanupAreMeasuredAndWhatTheyDeletedIsCountedByTable proves contract 12.
-func TestRunsOfCleanupAreMeasuredAndWhatTheyDeletedIsCountedByTable(t *testing.T) {
+// TestCleanupRunsAreMeasuredAndDeletionsCounted proves contract 12.
+func TestCleanupRunsAreMeasuredAndDeletionsCounted(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		m, provider := newMeter(t)
 		clock := fxtest.NewClock(inboxtest.Noon)

@@ -169,10 +169,10 @@ func TestSkippedInlineMessagesAreCountedByChannel(t *testing.T) {
 	require.Equal(t, map[string]float64{"c": 1}, by(collected["inbox.inline.missing_keys"], "inbox.channel"))
 }
 
-// TestChannelWithoutTheInboxThatStandsStillIsUnhealthy proves contract 11.5: a stalled Inline or
+// TestStalledSynchronousChannelIsUnhealthy proves contract 11.5: a stalled Inline or
 // Direct channel is reported like stalled work in the inbox. A stall that an outage causes is
 // excused.
-func TestChannelWithoutTheInboxThatStandsStillIsUnhealthy(t *testing.T) {
+func TestStalledSynchronousChannelIsUnhealthy(t *testing.T) {
 	for name, mode := range map[string]inbox.ChannelOption{"direct": inbox.Direct(), "inline": inbox.Inline()} {
 		t.Run(name, func(t *testing.T) {
 			inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
@@ -196,7 +196,7 @@ func TestChannelWithoutTheInboxThatStandsStillIsUnhealthy(t *testing.T) {
 	}
 }
 
-func TestOutageExcusesAnInlineChannelThatStandsStill(t *testing.T) {
+func TestOutageExcusesAStalledInlineChannel(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newStanding(t, d, inbox.Inline())
 		inboxtest.Exec(t, d.DB, `ALTER TABLE inbox_markers RENAME TO away`)
@@ -222,9 +222,9 @@ func TestOutageExcusesAnInlineChannelThatStandsStill(t *testing.T) {
 	})
 }
 
-// TestPausedHandlerExcusesAChannelThatStandsStill proves contract 7.6: a partition that waits for a
+// TestPausedHandlerExcusesAStalledChannel proves contract 7.6: a partition that waits for a
 // paused handler owes no progress.
-func TestPausedHandlerExcusesAChannelThatStandsStill(t *testing.T) {
+func TestPausedHandlerExcusesAStalledChannel(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newStanding(t, d, inbox.Inline())
 		require.NoError(t, r.ib.Pause(t.Context(), "h"))

@@ -85,7 +85,7 @@ func TestMetricsAgreeWithTheCounters(t *testing.T) {
 	})
 }
 
-func TestNothingThatComesWithAMessageIsAnAttributeOfAMetric(t *testing.T) {
+func TestMetricsHaveNoAttributesFromMessages(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		m, provider := newMeter(t)
 		ib, _ := mixed(t, d, provider)
@@ -213,7 +213,7 @@ func TestCompletionsOfLocallyDispatchedMessagesAreMeasured(t *testing.T) {
 	})
 }
 
-func TestFailedAcceptsAreMeasuredApart(t *testing.T) {
+func TestFailedAcceptsAreMeasuredSeparately(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		m, provider := newMeter(t)
 		ib, _ := mixed(t, d, provider)

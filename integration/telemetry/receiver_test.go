@@ -83,7 +83,7 @@ func TestReceiverWithoutInboxIsMeasured(t *testing.T) {
 	require.Len(t, collected, 5, "nothing else")
 }
 
-func TestReceiverCountsWhatItsTransactionsCommit(t *testing.T) {
+func TestReceiverCountsOnlyCommittedTransactions(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		m := newManual(t)
 		inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing))) // makes the tables

@@ -176,9 +176,9 @@ func badID(in envelope.IDInput) (string, error) {
 	return "", fmt.Errorf("the customer of card %s is unknown", strings.ReplaceAll(canary, " ", "-"))
 }
 
-// TestNoErrorShowsWhatTheHookHides proves contract 11.6 for all delivery modes and all policies for
+// TestNoErrorShowsTextHiddenByTheHook proves contract 11.6 for all delivery modes and all policies for
 // bad records.
-func TestNoErrorShowsWhatTheHookHides(t *testing.T) {
+func TestNoErrorShowsTextHiddenByTheHook(t *testing.T) {
 	const declined, unknown = "card [redacted] was declined", "the customer of card [redacted] is unknown"
 	for name, mode := range map[string]struct {
 		channel []inbox.ChannelOption

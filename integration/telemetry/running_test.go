@@ -56,10 +56,10 @@ func linesOf(logs *observer.ObservedLogs) []string {
 	return lines
 }
 
-// TestCallThatDoesNotReturnIsSeenUntilItDoes proves contract 5.4, 11.5 and 12: a call that does not
+// TestHangingCallIsVisibleUntilItReturns proves contract 5.4, 11.5 and 12: a call that does not
 // return is visible, by its age and by name, until it returns. That holds whatever blocks the call
 // and whatever waits for it.
-func TestCallThatDoesNotReturnIsSeenUntilItDoes(t *testing.T) {
+func TestHangingCallIsVisibleUntilItReturns(t *testing.T) {
 	for name, mode := range map[string]struct {
 		channel []inbox.ChannelOption
 		handler []handler.Option
@@ -143,9 +143,9 @@ func TestCallThatDoesNotReturnIsSeenUntilItDoes(t *testing.T) {
 	}
 }
 
-// TestTimeoutLongerThanLongRunningCountsInItsStead proves contract 5.4: a timeout limits how long a
+// TestLongerTimeoutReplacesLongRunning proves contract 5.4: a timeout limits how long a
 // handler may run, and a handler that ignores it is reported anyway.
-func TestTimeoutLongerThanLongRunningCountsInItsStead(t *testing.T) {
+func TestLongerTimeoutReplacesLongRunning(t *testing.T) {
 	clock := fxtest.NewClock(inboxtest.Noon)
 	held := newHanging()
 	ib := inboxtest.New(t, fxtest.OpenDB(t), inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
@@ -178,8 +178,8 @@ func TestTimeoutLongerThanLongRunningCountsInItsStead(t *testing.T) {
 	require.Equal(t, []string{"brief", "patient"}, keys())
 }
 
-// TestLongRunningOfZeroLeavesTheAgeAlone proves contract 9.
-func TestLongRunningOfZeroLeavesTheAgeAlone(t *testing.T) {
+// TestZeroLongRunningKeepsTheAgeMetric proves contract 9.
+func TestZeroLongRunningKeepsTheAgeMetric(t *testing.T) {
 	m, provider := newMeter(t)
 	log, logs := inboxtest.Observe()
 	clock := fxtest.NewClock(inboxtest.Noon)

@@ -117,7 +117,7 @@ func checkLegend(t *testing.T, series map[string][]string, where, legend string)
 	}
 }
 
-func TestDashboardAndAlertsNameWhatThereIs(t *testing.T) {
+func TestDashboardAndAlertsUseExistingMetrics(t *testing.T) {
 	series := exported(t)
 	for _, m := range telemetry.Metrics() {
 		require.Contains(t, series, seriesOf(m), "every instrument has a series from the start")
@@ -186,7 +186,7 @@ func TestDashboardAndAlertsNameWhatThereIs(t *testing.T) {
 	require.GreaterOrEqual(t, len(rules.Groups[0].Rules), 6)
 }
 
-func TestThePageListsEveryMetric(t *testing.T) {
+func TestMetricsPageListsEveryMetric(t *testing.T) {
 	page, err := os.ReadFile("../../docs/observability.md")
 	require.NoError(t, err)
 	var names []string

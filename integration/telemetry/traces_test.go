@@ -53,7 +53,7 @@ func acceptAll(t *testing.T, ib *inbox.Inbox, messages ...handler.RawMessage) {
 	require.NoError(t, err)
 }
 
-func TestAMessageIsTracedFromItsProducerToItsHandlersOwnSpans(t *testing.T) {
+func TestTraceReachesFromProducerToHandlerSpans(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		seen, provider, option := newSpans(t)
 		own := func(ctx context.Context, name string) {
@@ -108,9 +108,9 @@ func TestAMessageIsTracedFromItsProducerToItsHandlersOwnSpans(t *testing.T) {
 	})
 }
 
-// TestAProducersBaggageStaysOutOfHandlersByDefault proves contract 12: what a producer puts into
+// TestProducerBaggageDoesNotReachHandlersByDefault proves contract 12: what a producer puts into
 // its baggage does not reach handlers, unless the application asks for it.
-func TestAProducersBaggageStaysOutOfHandlersByDefault(t *testing.T) {
+func TestProducerBaggageDoesNotReachHandlersByDefault(t *testing.T) {
 	before := otel.GetTextMapPropagator()
 	otel.SetTextMapPropagator(propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{}))
 	t.Cleanup(func() { otel.SetTextMapPropagator(before) })
@@ -158,7 +158,7 @@ func TestMalformedContextBeginsANewTrace(t *testing.T) {
 	})
 }
 
-func TestABatchIsOneSpanLinkedToItsProducers(t *testing.T) {
+func TestBatchIsOneSpanLinkedToItsProducers(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		seen, _, option := newSpans(t)
 		ib := inboxtest.New(t, d.DB, option, w3c, inboxtest.Handlers(
@@ -295,7 +295,7 @@ func TestAcceptIsAChildOfItsCallersSpan(t *testing.T) {
 	}
 }
 
-func TestWithoutTracingPropertiesAreStoredAsTheyCame(t *testing.T) {
+func TestPropertiesAreStoredUnchangedWithoutTracing(t *testing.T) {
 	_, _, header := producer(1)
 	stored := func(opts ...inbox.Option) string {
 		ib := inboxtest.New(t, fxtest.OpenDB(t), append(opts, inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))...)

@@ -28,7 +28,7 @@ func TestCharactersReadsNoMoreThanItKeeps(t *testing.T) {
 	require.Len(t, kept, 2000)
 }
 
-func TestVisibleEscapesWhatATerminalActsOn(t *testing.T) {
+func TestVisibleEscapesControlCharacters(t *testing.T) {
 	for text, want := range map[string]string{
 		"plain é日😀\n\tat x":    "plain é日😀\n\tat x",
 		"\u009b31m":            `\u009b31m`,

@@ -15,7 +15,7 @@ type settable struct{ now time.Time }
 func (c *settable) Now() time.Time { return c.now }
 
 // Contract 3.5. A machine's clock leaps an hour ahead and back: the processor's time goes on.
-func TestClockThatFollowsTheDatabaseDoesNotJumpWithTheMachines(t *testing.T) {
+func TestDatabaseClockIgnoresJumpsOfTheMachinesClock(t *testing.T) {
 	machine := &settable{now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
 	c := &clock.Database{Injected: machine, Follows: true}
 	require.Equal(t, machine.now, c.Now(), "before the first reading")

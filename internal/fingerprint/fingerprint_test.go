@@ -47,7 +47,7 @@ func TestNormalisedErrorsOfOneKindAreTheSame(t *testing.T) {
 }
 
 // Whether a number passes as a card number is no other kind of failure.
-func TestNumbersThatPassAsCardNumbersAreNumbers(t *testing.T) {
+func TestCardLikeNumbersAreNumbers(t *testing.T) {
 	for _, texts := range [][]string{
 		{"order 4111111111111111 not found", "order 4111111111111112 not found", "order 17 not found"},
 		{"order=4111111111111111", "order=4111111111111112"},
@@ -61,7 +61,7 @@ func TestNumbersThatPassAsCardNumbersAreNumbers(t *testing.T) {
 	}
 }
 
-func TestErrorsOfOtherKindsKeepApart(t *testing.T) {
+func TestErrorsOfOtherKindsStayDistinct(t *testing.T) {
 	seen := map[string]string{}
 	for _, text := range []string{"order 17 not found", "customer 17 not found", "order 17 not paid", "order is not found",
 		"dial tcp 10.0.0.1:80: connection refused", "dial tcp 10.0.0.1:80: i/o timeout",
@@ -79,7 +79,7 @@ func TestErrorsOfOtherKindsKeepApart(t *testing.T) {
 }
 
 // What is stored of an error ends where its length says: that end does not count.
-func TestNormalisedErrorEndsBeforeWhatIsStoredOfIt(t *testing.T) {
+func TestNormalisedErrorIgnoresTheCutEnd(t *testing.T) {
 	stack := strings.Repeat("main.work(0xc000010000)\n\t/src/main.go:12 +0x1d\n", 100)
 	long := func(id string) string { return string([]rune("failed: order " + id + "\n" + stack)[:2000]) }
 	require.Equal(t, Normalise(long("1")), Normalise(long("0190b2c3-89ab-7def-8123-456789abcdef")))

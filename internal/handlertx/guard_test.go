@@ -227,7 +227,7 @@ func TestErrorIsSwallowedUnlessASavepointUndidIt(t *testing.T) {
 	})
 }
 
-func TestErrorThatComesWithRowsIsNoted(t *testing.T) {
+func TestErrorReturnedWithRowsIsRecorded(t *testing.T) {
 	for kind := range kinds {
 		if kind == "aborting" {
 			continue // the server refuses to commit
@@ -241,7 +241,7 @@ func TestErrorThatComesWithRowsIsNoted(t *testing.T) {
 	}
 }
 
-func TestBoundaryOfATransactionNeverReachesTheDatabase(t *testing.T) {
+func TestTransactionControlNeverReachesTheDatabase(t *testing.T) {
 	each(t, func(t *testing.T, kind string, run func(g *Guard, text string) error) {
 		for _, text := range []string{"COMMIT", "insert; rollback", "/* */ Begin", "create table t (n int)", "SAVEPOINT a; END"} {
 			d, tx := pretend(t)
@@ -261,7 +261,7 @@ func TestBoundaryOfATransactionNeverReachesTheDatabase(t *testing.T) {
 	}
 }
 
-func TestNothingReachesTheDatabaseOnceTheTransactionIsGone(t *testing.T) {
+func TestEndedTransactionSendsNothingToTheDatabase(t *testing.T) {
 	each(t, func(t *testing.T, kind string, run func(g *Guard, text string) error) {
 		if kind == "aborting" {
 			return // the server itself refuses what follows
@@ -287,7 +287,7 @@ func TestNothingReachesTheDatabaseOnceTheTransactionIsGone(t *testing.T) {
 	})
 }
 
-func TestNoOtherGoroutineWritesBetweenARollbackAndItsRefusal(t *testing.T) {
+func TestNoGoroutineWritesAfterARollback(t *testing.T) {
 	for _, deadlock := range []func(*Guard) error{
 		func(g *Guard) error { return ways["Exec"](g, "deadlock") },
 		func(g *Guard) error { return ways["Query"](g, "deadlock late") },
@@ -317,7 +317,7 @@ func TestNoOtherGoroutineWritesBetweenARollbackAndItsRefusal(t *testing.T) {
 	}
 }
 
-func TestGuardOfAJoinedRunRefusesWhatTheGuardBelowRefuses(t *testing.T) {
+func TestJoinedRunsGuardAgreesWithTheOuterGuard(t *testing.T) {
 	for kind, of := range kinds {
 		d, tx := pretend(t)
 		below := guard(tx, of)
@@ -341,7 +341,7 @@ func TestGuardOfAJoinedRunRefusesWhatTheGuardBelowRefuses(t *testing.T) {
 	}
 }
 
-func TestErrorThatASavepointUndidCountsIfTheHandlerReturnsIt(t *testing.T) {
+func TestUndoneErrorCountsIfTheHandlerReturnsIt(t *testing.T) {
 	_, tx := pretend(t)
 	g := guard(tx, kinds["telling"])
 	any := func(error) bool { return true }
@@ -353,7 +353,7 @@ func TestErrorThatASavepointUndidCountsIfTheHandlerReturnsIt(t *testing.T) {
 	require.NoError(t, g.Fault(errFailed, func(error) bool { return false }))
 }
 
-func TestOnlyWhatIsNotUndoneIsNotifiedOfTheCommit(t *testing.T) {
+func TestCommitNotifiesOnlyWorkNotUndone(t *testing.T) {
 	_, tx := pretend(t)
 	g := guard(tx, kinds["asking"])
 	session := &gorm.DB{Statement: &gorm.Statement{ConnPool: &gorm.PreparedStmtTX{Tx: g}}}
@@ -371,7 +371,7 @@ func TestOnlyWhatIsNotUndoneIsNotifiedOfTheCommit(t *testing.T) {
 	require.False(t, AfterCommit(session, nil))
 }
 
-func TestSettingsAreNoticed(t *testing.T) {
+func TestSettingsAreDetected(t *testing.T) {
 	for text, sets := range map[string]bool{"SET a = 1": true, "insert; set b = 2": true, "UPDATE t SET a = 1": false} {
 		for kind := range kinds {
 			_, tx := pretend(t)

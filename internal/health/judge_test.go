@@ -210,8 +210,8 @@ func TestReasonsAreRanked(t *testing.T) {
 	require.Empty(t, health.Note(health.Cleanup)+health.Note("newer"))
 }
 
-// TestOnlyARestartThatHelpsIsAskedFor proves contract 11.5.
-func TestOnlyARestartThatHelpsIsAskedFor(t *testing.T) {
+// TestRestartIsRequestedOnlyIfItHelps proves contract 11.5.
+func TestRestartIsRequestedOnlyIfItHelps(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(f *health.Facts)
 		live   bool
@@ -236,8 +236,8 @@ func TestOnlyARestartThatHelpsIsAskedFor(t *testing.T) {
 	}
 }
 
-// TestProgressIsOwedOnWhatMayBeClaimed proves contract 11.5.
-func TestProgressIsOwedOnWhatMayBeClaimed(t *testing.T) {
+// TestProgressIsExpectedOnlyOfClaimableWork proves contract 11.5.
+func TestProgressIsExpectedOnlyOfClaimableWork(t *testing.T) {
 	s := health.Sample{Began: noon}
 	take := func(minute int, queued int, standby bool, b ...telemetry.HandlerSample) time.Time {
 		s.Succeed(noon.Add(time.Duration(minute)*time.Minute), b, queued, standby)

@@ -104,7 +104,7 @@ func resized(wire []byte, n int) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(n)), wire[4:4+n]...)
 }
 
-func TestResponsesOfEachVersionPassUnchangedAndAreRefusedWhenCutOff(t *testing.T) {
+func TestResponsesPassUnchangedAndTruncatedOnesAreRefused(t *testing.T) {
 	for key := range answerKinds {
 		for _, version := range versions(key) {
 			r := request{key: key, version: version, id: 5}

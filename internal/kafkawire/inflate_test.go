@@ -88,7 +88,7 @@ func TestFramesAreDecompressedOneAfterTheOther(t *testing.T) {
 
 // Contract 7.2. Each frame of a few bytes costs the work of a beginning: a megabyte of them took a core for twenty
 // minutes.
-func TestMegabytesOfSmallFramesAreRefusedAtOnce(t *testing.T) {
+func TestManySmallFramesAreRefusedImmediately(t *testing.T) {
 	for _, codec := range codecs {
 		for name, part := range map[string][]byte{"empty": nil, "small": []byte("x"), "large": make([]byte, 64<<10)} {
 			one := framed(t, codec, part)

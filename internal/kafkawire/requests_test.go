@@ -31,7 +31,7 @@ func requested(key, version uint16, body ...byte) []byte {
 	return append(append(out, 0, 0, 0, 1), body...)
 }
 
-func TestGroupConnectionsForbidCreatingTopicsHoweverTheyAreWritten(t *testing.T) {
+func TestGroupConnectionsForbidCreatingTopics(t *testing.T) {
 	stream := bytes.Join([][]byte{
 		requested(18, 0, 1, 1, 1), requested(metadataRequest, 6, 7, 7, 1), requested(metadataRequest, 6, 1),
 		requested(9, 6, 1), requested(metadataRequest, 1, 1),

@@ -17,7 +17,7 @@ func abortedList(pairs ...int64) (list []byte) {
 }
 
 // Contract 7.2. Each of a million entries with a producer of its own took more than a kilobyte.
-func TestListOfAbortedTransactionsTakesWhatIsCounted(t *testing.T) {
+func TestAbortedListStaysWithinItsMemoryBudget(t *testing.T) {
 	pairs := make([]int64, 0, 2*maxAborted)
 	for i := range int64(maxAborted) {
 		pairs = append(pairs, i*7919%maxAborted, i)

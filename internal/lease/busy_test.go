@@ -86,9 +86,9 @@ func TestBusyFileDoesNotEndTheLease(t *testing.T) {
 	}
 }
 
-// TestLeaseTakenWhileItsHolderCouldNotRenewItHasOneHolderAtATime lets another writer hold the lock
+// TestTakenLeaseHasOneHolderAtATime lets another writer hold the lock
 // each time the holder wants to write, until the lease runs out in the database.
-func TestLeaseTakenWhileItsHolderCouldNotRenewItHasOneHolderAtATime(t *testing.T) {
+func TestTakenLeaseHasOneHolderAtATime(t *testing.T) {
 	t.Parallel()
 	const ttl = 3 * time.Second
 	f := newFile(t, 50*time.Millisecond)
@@ -133,7 +133,7 @@ func TestLeaseTakenWhileItsHolderCouldNotRenewItHasOneHolderAtATime(t *testing.T
 	require.Zero(t, both)
 }
 
-func TestTakenLeaseBeginsNoTermBeforeItsOldHolderCanKnow(t *testing.T) {
+func TestTakenLeaseWaitsUntilItsOldHolderCanKnow(t *testing.T) {
 	t.Parallel()
 	const ttl = 2 * time.Second
 	f := newFile(t, testenv.Patience)

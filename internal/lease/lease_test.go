@@ -69,7 +69,7 @@ func TestLeaseHasOneOwnerUntilItIsReleased(t *testing.T) {
 	})
 }
 
-func TestReleaseWaitsForTheAcquireUnderWay(t *testing.T) {
+func TestReleaseWaitsForARunningAcquire(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		st := &slowStore{Store: tables(t, d), entered: make(chan struct{}), goOn: make(chan struct{})}
 		l := newLease(st, time.Hour)
@@ -105,7 +105,7 @@ func (s *slowStore) AcquireLease(
 	return s.Store.AcquireLease(ctx, name, owner, ttl, now)
 }
 
-func TestTermEndsWhenAnotherOwnerHasTheLeaseAndANewOneBegins(t *testing.T) {
+func TestTermEndsWhenTheLeaseChangesOwner(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		st := tables(t, d)
 		l := newLease(st, time.Hour)
@@ -139,7 +139,7 @@ func TestTermEndsWhenAnotherOwnerHasTheLeaseAndANewOneBegins(t *testing.T) {
 	})
 }
 
-func TestTermEndsWhenNoRenewalSucceedsForTheLengthOfTheLease(t *testing.T) {
+func TestTermEndsWhenNoRenewalSucceedsInTime(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		h, changes := newHold(newLease(tables(t, d), 3*time.Second))
 		before := time.Now()
@@ -159,7 +159,7 @@ func TestTermEndsWhenNoRenewalSucceedsForTheLengthOfTheLease(t *testing.T) {
 	})
 }
 
-func TestRenewalWhoseResponseCameTooLateBeginsNoTerm(t *testing.T) {
+func TestLateRenewalBeginsNoTerm(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		st := &slowStore{Store: tables(t, d), entered: make(chan struct{}, 1), goOn: make(chan struct{})}
 		h, changes := newHold(newLease(st, 100*time.Millisecond))

@@ -68,7 +68,7 @@ func TestRepeatedLinesAreSummedUpByHandlerAndChannel(t *testing.T) {
 	require.Equal(t, 2, logs.FilterMessageSnippet("left out").Len(), "nothing is said of windows without such lines")
 }
 
-func TestTheApplicationsLevelAndSamplerStillDecide(t *testing.T) {
+func TestLimiterRespectsTheApplicationsLevelAndSampler(t *testing.T) {
 	core, logs := observer.New(zap.ErrorLevel)
 	log, _ := logging.Limit(zap.New(zapcore.NewSamplerWithOptions(core, time.Hour, 2, 0)), redaction.Redactor{})
 	for range 5 {

@@ -11,7 +11,7 @@ import (
 )
 
 // Whoever is called by an alert finds it on the page for 3 a.m.
-func TestEveryAlertIsOnThePageForThoseItCalls(t *testing.T) {
+func TestEveryAlertIsOnTheOnCallPage(t *testing.T) {
 	names := func(file, pattern string) []string {
 		text, err := os.ReadFile(filepath.Join(root, file))
 		require.NoError(t, err)

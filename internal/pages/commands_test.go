@@ -20,7 +20,7 @@ var (
 )
 
 // What pages tell to type is what inboxctl understands.
-func TestCommandsOfPagesAreInboxctls(t *testing.T) {
+func TestCommandsInPagesExist(t *testing.T) {
 	reference, err := os.ReadFile(filepath.Join(root, inboxctlPage))
 	require.NoError(t, err)
 	for _, page := range pages(t) {

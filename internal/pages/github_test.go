@@ -44,7 +44,7 @@ func TestDependabotWatchesEveryModule(t *testing.T) {
 	require.ElementsMatch(t, modules, config.Updates[0].Directories)
 }
 
-func TestContinuousIntegrationUsesTheOldestGoThatGoModPromises(t *testing.T) {
+func TestCIUsesTheOldestGoOfGoMod(t *testing.T) {
 	gomod, err := os.ReadFile(filepath.Join(root, "go.mod"))
 	require.NoError(t, err)
 	oldest := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindSubmatch(gomod)

@@ -10,9 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestPagesThatAreReadWholeStayShort bounds the pages that a reader takes in as a whole. What does not
+// TestContractAndArchitectureStayShort bounds the pages that a reader takes in as a whole. What does not
 // fit belongs on the page of its subject, or in a docstring.
-func TestPagesThatAreReadWholeStayShort(t *testing.T) {
+func TestContractAndArchitectureStayShort(t *testing.T) {
 	for page, most := range map[string]int{"docs/contract.md": 9000, "docs/architecture.md": 1200} {
 		text, err := os.ReadFile(filepath.Join(root, page))
 		require.NoError(t, err)

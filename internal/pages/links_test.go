@@ -20,7 +20,7 @@ var (
 	heading = regexp.MustCompile(`(?m)^#{1,6} +(.+?) *$`)
 )
 
-func TestLinksOfPagesLeadSomewhere(t *testing.T) {
+func TestLinksInPagesResolve(t *testing.T) {
 	for _, page := range append(pages(t), "CONTRIBUTING.md", "CHANGELOG.md") {
 		t.Run(page, func(t *testing.T) {
 			text, err := os.ReadFile(filepath.Join(root, page))

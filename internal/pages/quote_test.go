@@ -18,7 +18,7 @@ const root = "../.."
 
 // comparedElsewhere are pages whose Go code another test compares.
 var comparedElsewhere = map[string]string{
-	"docs/dashboard.md": "dashboard, TestPageShowsCodeThatWorks",
+	"docs/dashboard.md": "dashboard, TestPageShowsWorkingCode",
 }
 
 var (
@@ -26,7 +26,7 @@ var (
 	marks     = regexp.MustCompile(`(?m)^[ \t]*(//|--|#)page:(begin|end).*\n`)
 )
 
-func TestCodeInPagesIsWhatIsCompiled(t *testing.T) {
+func TestCodeInPagesMatchesCompiledCode(t *testing.T) {
 	for _, page := range pages(t) {
 		t.Run(page, func(t *testing.T) {
 			file := filepath.Join(root, page)

@@ -11,7 +11,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/properties"
 )
 
-func TestAMessageOccurredWhenItsEventSaysElseWhenItsRecordWasMade(t *testing.T) {
+func TestOccurredAtPrefersEventTimeOverRecordTime(t *testing.T) {
 	recorded := time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.UTC)
 	with := func(timestamp time.Time, attributes ...string) handler.Properties {
 		p := handler.Properties{Attributes: map[string]string{}, Kafka: &handler.KafkaCoordinates{Timestamp: timestamp}}
@@ -43,8 +43,8 @@ func TestAMessageOccurredWhenItsEventSaysElseWhenItsRecordWasMade(t *testing.T) 
 	}
 }
 
-// TestTimesAreReadAsTheCloudEventsSDKReadsThem keeps the two alike: the decoder refuses by the SDK's rule.
-func TestTimesAreReadAsTheCloudEventsSDKReadsThem(t *testing.T) {
+// TestTimesAreParsedLikeTheCloudEventsSDK keeps the two alike: the decoder refuses by the SDK's rule.
+func TestTimesAreParsedLikeTheCloudEventsSDK(t *testing.T) {
 	for _, text := range []string{"2026-01-02T03:04:05Z", "2026-01-02T03:04:05.5+01:00", "2026-01-02t03:04:05z", "2026-01-02",
 		"2026-01-02T03:04:05", "2026-02-30T03:04:05Z", "2026-01-02T03:04:05,5Z", "", "1767323045"} {
 		expected, err := types.ParseTime(text)

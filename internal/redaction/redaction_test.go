@@ -20,7 +20,7 @@ func TestPasswordsOfURLsAreMaskedWithoutAHook(t *testing.T) {
 	require.Equal(t, "x", redaction.New(nil).Then(nil).Error(redact.Value{}, "x"))
 }
 
-func TestHooksRunOneAfterTheOther(t *testing.T) {
+func TestHooksRunInSequence(t *testing.T) {
 	replace := func(from, to string) redact.Hook {
 		return func(v redact.Value) []byte { return bytes.ReplaceAll(v.Bytes, []byte(from), []byte(to)) }
 	}
@@ -32,7 +32,7 @@ func TestHooksRunOneAfterTheOther(t *testing.T) {
 	require.Nil(t, nothing.Bytes(redact.Value{Bytes: []byte("ab")}))
 }
 
-func TestHookSeesWhatIsKnownOfAnError(t *testing.T) {
+func TestHookSeesTheErrorsContext(t *testing.T) {
 	var seen redact.Value
 	r := redaction.New(func(v redact.Value) []byte { seen = v; return v.Bytes })
 	require.Equal(t, "text", r.Error(redact.Value{MessageID: "m", HandlerKey: "h", Channel: "c", Type: "t"}, "text"))
@@ -43,7 +43,7 @@ func TestHookSeesWhatIsKnownOfAnError(t *testing.T) {
 	require.Zero(t, seen, "there is nothing to hide")
 }
 
-func TestNoteTakesThePlaceOfWhatTheHookPanicsOn(t *testing.T) {
+func TestPanickingHookReplacesTheTextWithANote(t *testing.T) {
 	r := redaction.New(func(redact.Value) []byte { panic("hook") }).Then(redact.Common)
 	require.Equal(t, redaction.Note, r.Error(redact.Value{}, "secret"))
 	require.Equal(t, redaction.Note, string(r.Bytes(redact.Value{Bytes: []byte("secret")})))
@@ -51,7 +51,7 @@ func TestNoteTakesThePlaceOfWhatTheHookPanicsOn(t *testing.T) {
 
 // A text that quotes a whole record is cut before it is redacted. Wherever the cut goes through a secret, nothing of
 // the secret is left.
-func TestLongErrorIsCutBeforeItIsRedactedWithoutLeavingHalfASecret(t *testing.T) {
+func TestTruncatedErrorLeavesNoPartOfASecret(t *testing.T) {
 	longest := 0
 	customer := regexp.MustCompile(`customer [0-9]{12}`)
 	r := redaction.New(func(v redact.Value) []byte {

@@ -11,7 +11,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/registry"
 )
 
-func TestRegistryIsSafeFromChangesToItsSlices(t *testing.T) {
+func TestRegistryCopiesItsSlices(t *testing.T) {
 	h := handler.New("h", func(context.Context, handler.Message[[]byte]) error { return nil })
 	r, err := registry.New([]registry.Subscription{{Channel: "c", Type: "t", Handler: h}})
 	require.NoError(t, err)

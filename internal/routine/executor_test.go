@@ -26,7 +26,7 @@ func TestExecutorRunsEverythingAndLeavesNoGoroutine(t *testing.T) {
 	goleak.VerifyNone(t, before)
 }
 
-func TestExecutorIsNeverShortOfAGoroutine(t *testing.T) {
+func TestExecutorAlwaysHasAGoroutine(t *testing.T) {
 	var e routine.Executor
 	defer e.Close()
 	release := make(chan struct{})

@@ -9,7 +9,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/routine"
 )
 
-func TestLoopThatIsStartedAgainNeverRunsBesideTheOneBefore(t *testing.T) {
+func TestRestartedLoopNeverOverlapsThePrevious(t *testing.T) {
 	var loop routine.Loop
 	require.NoError(t, loop.Stop(t.Context()), "before Start it does nothing")
 	began, end := make(chan int), make(chan struct{})

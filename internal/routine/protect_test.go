@@ -10,7 +10,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/routine"
 )
 
-func TestPanicIsAnErrorThatSaysWhatPanicked(t *testing.T) {
+func TestPanicErrorNamesWhatPanicked(t *testing.T) {
 	boom := errors.New("boom")
 	require.NoError(t, routine.Protect("the hook", func() error { return nil }))
 	require.Same(t, boom, routine.Protect("the hook", func() error { return boom }), "an error is returned as it is")
@@ -25,7 +25,7 @@ func TestPanicIsAnErrorThatSaysWhatPanicked(t *testing.T) {
 
 func unlucky(value any) error { panic(value) }
 
-func TestErrorNamesFewFunctionsOfADeepStack(t *testing.T) {
+func TestPanicErrorShortensADeepStack(t *testing.T) {
 	var deep func(levels int) error
 	deep = func(levels int) error {
 		if levels == 0 {

@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestQueueHoldsWhatTheHandlerRunsInATenthOfASecond proves contract 5.2.
-func TestQueueHoldsWhatTheHandlerRunsInATenthOfASecond(t *testing.T) {
+// TestQueueHoldsATenthOfASecondOfWork proves contract 5.2.
+func TestQueueHoldsATenthOfASecondOfWork(t *testing.T) {
 	limits := Limits{Concurrency: 10, Prefetch: 2000, BatchSize: 5000}
 	for name, tc := range map[string]struct {
 		limits Limits
@@ -42,8 +42,8 @@ func TestQueueHoldsWhatTheHandlerRunsInATenthOfASecond(t *testing.T) {
 	}
 }
 
-// TestWhatWaitsForASecondIsForOtherWorkers proves contract 5.2.
-func TestWhatWaitsForASecondIsForOtherWorkers(t *testing.T) {
+// TestMessagesQueuedForASecondAreLeftToOthers proves contract 5.2.
+func TestMessagesQueuedForASecondAreLeftToOthers(t *testing.T) {
 	queued := time.Now()
 	late := queued.Add(patience)
 	s := rig(Limits{Concurrency: 100, Prefetch: 100, BatchSize: 100}, Rules{Key: "a"})
@@ -65,9 +65,9 @@ func TestWhatWaitsForASecondIsForOtherWorkers(t *testing.T) {
 	require.Equal(t, all[:1], next, "the first stay")
 }
 
-// TestHandlersClaimNoMoreThanTheirShareOfTheSlotsRuns proves contract 5.2: what cannot start would wait for
+// TestHandlersClaimNoMoreThanTheirSlotsRun proves contract 5.2: what cannot start would wait for
 // a second, be released and be claimed again.
-func TestHandlersClaimNoMoreThanTheirShareOfTheSlotsRuns(t *testing.T) {
+func TestHandlersClaimNoMoreThanTheirSlotsRun(t *testing.T) {
 	s := rig(Limits{Concurrency: 10, Prefetch: 2000, BatchSize: 500}, Rules{Key: "fast"}, Rules{Key: "slow"})
 	for key, took := range map[string]time.Duration{"fast": 10 * time.Millisecond, "slow": 3 * time.Second} {
 		h := s.Handler(key)

@@ -87,8 +87,8 @@ func TestAcceptsAreGrantedMemory(t *testing.T) {
 	require.Equal(t, maxBytes, s.Reserve(map[string]int{"a": 5}, 100*megabyte).Bytes())
 }
 
-// TestOneBatchOfManyLargeMessagesIsNotClaimedWhole proves contract 5.2 for groups.
-func TestOneBatchOfManyLargeMessagesIsNotClaimedWhole(t *testing.T) {
+// TestBatchOfLargeMessagesIsNotClaimedAtOnce proves contract 5.2 for groups.
+func TestBatchOfLargeMessagesIsNotClaimedAtOnce(t *testing.T) {
 	s := rig(Limits{Concurrency: 2, Prefetch: 2000, BatchSize: 500}, Rules{Key: "a", GroupSize: 100})
 	s.Refresh()
 	s.Handler("a").Enqueue(sized(7, 4*megabyte), false)
@@ -106,7 +106,7 @@ func (*large) MayGroup() bool      { return true }
 func (*large) QueuedAt() time.Time { return time.Time{} }
 func (l *large) Size() int         { return len(l.content) }
 
-func TestQueueKeepsNoReferenceToWhatHasLeftIt(t *testing.T) {
+func TestQueueDropsReferencesToRemovedMessages(t *testing.T) {
 	for name, group := range map[string]int{"one by one": 1, "in groups": 3} {
 		t.Run(name, func(t *testing.T) {
 			s := New[*large](Limits{Concurrency: 1000, Prefetch: 1000, BatchSize: 1000}, []Rules{{Key: "a", GroupSize: group}},

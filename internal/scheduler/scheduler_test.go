@@ -56,7 +56,7 @@ func (s *Scheduler[T]) asks() map[string]int {
 
 func circuit(c Circuit) func() Circuit { return func() Circuit { return c } }
 
-func TestClaimsAreSpreadOverHandlersThatMayHaveWork(t *testing.T) {
+func TestClaimsAreSpreadOverHandlersWithWork(t *testing.T) {
 	limits := Limits{Concurrency: 10, Prefetch: 10, BatchSize: 100}
 	running := func(s *Scheduler[message], key string, groups int) {
 		s.Handler(key).Enqueue(messages(groups), false)
@@ -146,7 +146,7 @@ func TestClaimQueriesTheNextDueTimeOnceBetweenTwoPolls(t *testing.T) {
 	require.True(t, asks())
 }
 
-func TestClaimRepeatsAfterAFullOneAFailedOneAndANotification(t *testing.T) {
+func TestClaimRepeatsWhenFullFailedOrNotified(t *testing.T) {
 	for name, after := range map[string]func(s *Scheduler[message]){
 		"full":               func(s *Scheduler[message]) { s.EndClaim(Claimed{Full: []string{"a"}}) },
 		"failed":             func(s *Scheduler[message]) { s.EndClaim(Claimed{Failed: true}) },
@@ -180,7 +180,7 @@ func TestHandlersAlternateForSlots(t *testing.T) {
 	require.Equal(t, "a", started(), "a is below its fair share")
 }
 
-func TestGroupsHoldWhatMayShareASlot(t *testing.T) {
+func TestGroupsHoldMessagesThatMayShareASlot(t *testing.T) {
 	s := rig(Limits{Concurrency: 9}, Rules{Key: "a", GroupSize: 3})
 	queue := messages(6)
 	queue[1].alone = true
@@ -201,7 +201,7 @@ func TestGroupsHoldWhatMayShareASlot(t *testing.T) {
 	require.Equal(t, [][]int{{6, 7}}, groups(), "the front first")
 }
 
-func TestSlotsOfCallsThatDoNotReturnAreReplacedUpToALimit(t *testing.T) {
+func TestSlotsOfHangingCallsAreReplacedUpToALimit(t *testing.T) {
 	s := rig(Limits{Concurrency: 2}, Rules{Key: "a"})
 	h := s.Handler("a")
 	h.Enqueue(messages(5), false)
@@ -220,7 +220,7 @@ func TestSlotsOfCallsThatDoNotReturnAreReplacedUpToALimit(t *testing.T) {
 	require.Empty(t, h.Enqueue(messages(1), false))
 }
 
-func TestOpenCircuitAndPauseDropTheQueueAndTheirEndWakes(t *testing.T) {
+func TestOpenCircuitAndPauseDropTheQueueUntilTheyEnd(t *testing.T) {
 	state := Open
 	s := rig(Limits{Concurrency: 2, BatchSize: 2}, Rules{Key: "a", Circuit: func() Circuit { return state }})
 	h := s.Handler("a")
@@ -244,7 +244,7 @@ func TestOpenCircuitAndPauseDropTheQueueAndTheirEndWakes(t *testing.T) {
 	require.Equal(t, map[string]int{"a": 2}, s.asks())
 }
 
-func TestLocalDispatchTakesOnlySlotsThatNothingElseNeeds(t *testing.T) {
+func TestLocalDispatchTakesOnlySpareSlots(t *testing.T) {
 	limits := Limits{Concurrency: 4, Prefetch: 4, BatchSize: 100}
 	counted := func(key string) Rules { return Rules{Key: key, Counted: true} }
 	for name, tc := range map[string]struct {
@@ -313,7 +313,7 @@ func TestEmptyGrantIsHarmless(t *testing.T) {
 }
 
 // Contract 5.2, 5.12.
-func TestNextMessagesOfLanesGetSlotsInWhichTheyStartAtOnce(t *testing.T) {
+func TestNextLaneMessagesGetImmediatelyFreeSlots(t *testing.T) {
 	s := rig(Limits{Concurrency: 4, Prefetch: 10, BatchSize: 10}, Rules{Key: "a"}, Rules{Key: "b", GroupSize: 5},
 		Rules{Key: "c", Concurrency: 1})
 	next := func(key string, n int) int {

@@ -15,7 +15,7 @@ type options struct {
 	Mode    interface{} `yaml:"-"`
 }
 
-func TestFieldsThatOnlyCodeSetsAreKeptAndOthersReplaced(t *testing.T) {
+func TestLoadingKeepsCodeOnlyFields(t *testing.T) {
 	first, second := "first", "second"
 	before := options{Retries: 5, Logger: &first, Hooks: []func(){func() {}}, Mode: 1}
 	after := options{Retries: 0}

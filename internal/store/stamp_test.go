@@ -31,9 +31,9 @@ func FuzzSQLiteTimesSortAndComeBack(f *testing.F) {
 	})
 }
 
-// FuzzTimesThatDriversWrite covers times that users write through their driver, which has forms of
+// FuzzTimesWrittenByDrivers covers times that users write through their driver, which has forms of
 // its own: a time's String with everything in it is one of them.
-func FuzzTimesThatDriversWrite(f *testing.F) {
+func FuzzTimesWrittenByDrivers(f *testing.F) {
 	f.Add(int64(1767355200), int64(123456789), "UTC", 0)
 	f.Add(int64(1767355200), int64(0), "CEST", 7200)
 	f.Add(int64(-1), int64(999999999), "", -12600)

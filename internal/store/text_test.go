@@ -42,7 +42,7 @@ func FuzzSanitizeError(f *testing.F) {
 	})
 }
 
-func TestCheckTextSaysWhy(t *testing.T) {
+func TestCheckTextReportsTheReason(t *testing.T) {
 	require.NoError(t, store.CheckText(strings.Repeat("é", 200), 200))
 	require.NoError(t, store.CheckText(strings.Repeat("é", 5000), 0))
 	for text, reason := range map[string]string{

@@ -14,13 +14,13 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// FuzzSQLiteKeepsTextAsItIs checks that what CheckText accepts is stored and found unaltered,
+// FuzzSQLiteKeepsTextUnchanged checks that what CheckText accepts is stored and found unaltered,
 // whatever JSON and collations do to it on the way (contract 3.6).
-func FuzzSQLiteKeepsTextAsItIs(f *testing.F) {
+func FuzzSQLiteKeepsTextUnchanged(f *testing.F) {
 	fuzzText(f, func(t testing.TB) *gorm.DB { return testenv.SQLite(t) })
 }
 
-func FuzzPostgresKeepsTextAsItIs(f *testing.F) {
+func FuzzPostgresKeepsTextUnchanged(f *testing.F) {
 	fuzzText(f, func(t testing.TB) *gorm.DB { return testenv.Postgres(t) })
 }
 

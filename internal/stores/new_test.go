@@ -16,7 +16,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-func TestNewRefusesWhatCannotWork(t *testing.T) {
+func TestNewRefusesInvalidSettings(t *testing.T) {
 	_, err := stores.New(nil, models.Naming{}, store.Options{})
 	require.ErrorContains(t, err, "no database")
 	db := testenv.SQLite(t)
@@ -30,9 +30,9 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 	require.NoError(t, tx.Rollback().Error)
 }
 
-// TestStoreUnderOtherNamesIsQuietAndIgnoresInheritedClauses proves contract 3.4, 3.7 with other
+// TestStoreIgnoresInheritedClausesAndLogsNothing proves contract 3.4, 3.7 with other
 // names, a session with leftover clauses, and a verbose logger.
-func TestStoreUnderOtherNamesIsQuietAndIgnoresInheritedClauses(t *testing.T) {
+func TestStoreIgnoresInheritedClausesAndLogsNothing(t *testing.T) {
 	run := func(t *testing.T, db *gorm.DB, namings ...models.Naming) {
 		var logged bytes.Buffer
 		chatty := db.Session(&gorm.Session{

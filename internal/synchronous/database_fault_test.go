@@ -18,7 +18,7 @@ import (
 
 // Contract 5.7, 7.6: a message whose statement always ends its server process does not hold its
 // partition forever.
-func TestMessageThatAlwaysLosesItsConnectionIsGivenUp(t *testing.T) {
+func TestMessageAlwaysLosingItsConnectionIsGivenUp(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d.DB)
 		calls := 0

@@ -73,7 +73,7 @@ func TestFailingHandlersAreForgottenWithTheirPartition(t *testing.T) {
 	})
 }
 
-func TestAFailureIsDescribedInOneLine(t *testing.T) {
+func TestFailureIsDescribedInOneLine(t *testing.T) {
 	now := inboxtest.Noon
 	f := health.FailingHandler{MessageID: "m1", Failures: 1, Next: now.Add(7 * time.Second), Err: errBoom}
 	require.Equal(t, `failed once with message "m1", next in 7s: boom`, f.Text(now))

@@ -19,7 +19,7 @@ import (
 
 // Handlers of several partitions change one row. Above READ COMMITTED only one of them could
 // succeed at a time.
-func TestNoAttemptIsRepeatedWhateverTheDefaultIsolation(t *testing.T) {
+func TestNoAttemptIsRepeatedUnderAnyIsolation(t *testing.T) {
 	inboxtest.OnStrictPostgres(t, func(t *testing.T, d *inboxtest.Database, _ string) {
 		const partitions, records = 5, 10
 		inboxtest.Exec(t, d.DB, `CREATE TABLE accounts (balance int)`)
@@ -67,7 +67,7 @@ func TestSynchronousTransactionHasTheIsolationOfTheOption(t *testing.T) {
 }
 
 // Each of the two transactions reads what the other writes; PostgreSQL detects that at the commit.
-func TestSerializationFailureAtASynchronousCommitIsRepeatedUncharged(t *testing.T) {
+func TestSynchronousSerializationFailureIsRepeatedUncharged(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		inboxtest.Exec(t, d.DB, "CREATE TABLE duties (name text PRIMARY KEY, present boolean NOT NULL)")
 		inboxtest.Exec(t, d.DB, "INSERT INTO duties VALUES ('0', true), ('1', true)")

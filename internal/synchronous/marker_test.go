@@ -69,7 +69,7 @@ func countedEffects(t *testing.T, db *gorm.DB) func() int64 {
 
 // Contract 8.2: if the response of a commit is lost, the marker shows whether it was committed.
 // SQLite has no connection to lose.
-func TestLostCommitHasItsEffectOnce(t *testing.T) {
+func TestLostCommitTakesEffectOnce(t *testing.T) {
 	for name, tc := range map[string]struct {
 		fault pgproxy.Fault
 		runs  int32
@@ -103,7 +103,7 @@ func TestLostCommitHasItsEffectOnce(t *testing.T) {
 
 // Contract 8.2: after a failed marker the transaction refuses every statement. A handler that makes
 // no statement of its own would not notice, so it must not run.
-func TestMessageWhoseMarkerCannotBeWrittenDoesNotRun(t *testing.T) {
+func TestMessageWithUnwritableMarkerDoesNotRun(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		store := tables(t, d.DB)
 		inboxtest.Exec(t, d.DB, "ALTER TABLE inbox_markers ADD CONSTRAINT refused CHECK (message_id <> '1')")
@@ -129,7 +129,7 @@ func TestMessageWhoseMarkerCannotBeWrittenDoesNotRun(t *testing.T) {
 
 // Contract 8.2: while a rename is rolled out over running workers, a message never runs under both
 // keys.
-func TestMessageInFlightUnderTheOldKeyDoesNotRunUnderTheNew(t *testing.T) {
+func TestMessageInFlightDoesNotRunUnderTheNewKey(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		written := countedEffects(t, d.DB)
 		entered, open := make(chan struct{}, 1), make(chan struct{})
@@ -161,7 +161,7 @@ func TestMessageInFlightUnderTheOldKeyDoesNotRunUnderTheNew(t *testing.T) {
 
 // Contract 8.3: while a rename is rolled out, each program skips what the other has processed,
 // whatever the store is.
-func TestProgramsOfARenameSkipWhatTheOtherHasProcessed(t *testing.T) {
+func TestOldAndNewProgramSkipMessagesTheOtherProcessed(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		memory, err := memstore.New()
 		require.NoError(t, err)
@@ -187,7 +187,7 @@ func TestProgramsOfARenameSkipWhatTheOtherHasProcessed(t *testing.T) {
 
 // Contract 8.2: with any store, one of many concurrent duplicates has its effect. If the marker
 // shares the transaction, that holds even if attempts fail.
-func TestOneOfManyDuplicatesAtOnceHasItsEffect(t *testing.T) {
+func TestConcurrentDuplicatesTakeEffectOnce(t *testing.T) {
 	for _, shared := range []bool{true, false} {
 		t.Run(map[bool]string{true: "shared transaction", false: "memory"}[shared], func(t *testing.T) {
 			inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
@@ -227,7 +227,7 @@ func TestOneOfManyDuplicatesAtOnceHasItsEffect(t *testing.T) {
 	}
 }
 
-func TestMessageWithoutIDHasTheOneItIsRememberedBy(t *testing.T) {
+func TestMessageWithoutIDGetsTheIDOfItsMarker(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		memory, err := memstore.New()
 		require.NoError(t, err)

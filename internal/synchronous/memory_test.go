@@ -20,7 +20,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-func TestMessageThatAHandlerHasCompletedIsSkipped(t *testing.T) {
+func TestCompletedMessageIsSkipped(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		runs := map[string]int{}
 		h := func(key string) *handler.Handler {
@@ -47,7 +47,7 @@ func TestMessageThatAHandlerHasCompletedIsSkipped(t *testing.T) {
 	})
 }
 
-func TestMessageInProgressElsewhereIsRedeliveredAndNotAcknowledged(t *testing.T) {
+func TestMessageInProgressElsewhereIsNotAcknowledged(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		attempts := make(chan int, 10)
 		h := handler.New("h", func(_ context.Context, m inboxtest.Bytes) error { attempts <- m.Attempt; return nil })
@@ -124,7 +124,7 @@ func TestMarkersAreCommittedWithTheHandlersWrites(t *testing.T) {
 	}
 }
 
-func TestMessageWhoseIDCannotBeFoundIsGivenUp(t *testing.T) {
+func TestMessageWithoutFindableIDIsGivenUp(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		find := func(m inboxtest.Bytes) (string, error) {
 			if m.ID == "panics" {
@@ -149,7 +149,7 @@ func TestMessageWhoseIDCannotBeFoundIsGivenUp(t *testing.T) {
 
 // The handler may change its body, so the ID by which the message is remembered is found in the
 // body as it was received.
-func TestIDIsFoundInTheBodyAsItCame(t *testing.T) {
+func TestIDIsFoundInTheReceivedBody(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		for name, store := range map[string]idempotent.Store{"markers": tables(t, d.DB), "memory": newMemory()} {
 			runs := 0
@@ -169,7 +169,7 @@ func TestIDIsFoundInTheBodyAsItCame(t *testing.T) {
 }
 
 // No other handler sees what a handler changes in its message, nor does its own next attempt.
-func TestEachCallHasTheMessageToItself(t *testing.T) {
+func TestEachCallGetsACopyOfTheMessage(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		var seen []string
 		spoil := func(_ context.Context, m inboxtest.Bytes) error {
@@ -200,7 +200,7 @@ func (unchained) Run(_ context.Context, _ idempotent.Run, body func(ctx context.
 	return false, body(context.Background())
 }
 
-func TestContextOfAStoresOwnEndsWithTheTimeForHandlers(t *testing.T) {
+func TestStoreContextEndsWithHandlerTimeout(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ctx, cancel := context.WithCancel(context.Background())
 		h := handler.New("h", func(ctx context.Context, _ inboxtest.Bytes) error {
@@ -227,7 +227,7 @@ func (s hasty) Run(ctx context.Context, _ idempotent.Run, body func(ctx context.
 	return false, idempotent.ErrInProgress
 }
 
-func TestTriesDoNotOverlapWhateverTheStoreDoes(t *testing.T) {
+func TestAttemptsNeverOverlap(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		var running, runs, most atomic.Int32
 		store := hasty{newMemory(), make(chan struct{})}

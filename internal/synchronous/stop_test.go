@@ -23,7 +23,7 @@ func bounded(t *testing.T) (context.Context, context.CancelFunc) {
 	return ctx, cancel
 }
 
-func TestNothingIsBegunOnceItIsStopping(t *testing.T) {
+func TestStoppingRunnerBeginsNothing(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		var (
 			ran      []string
@@ -57,7 +57,7 @@ func TestNothingIsBegunOnceItIsStopping(t *testing.T) {
 	})
 }
 
-func TestStopWaitsForNoSlotAndNoPauseAndBeginsNothingInThem(t *testing.T) {
+func TestStopEndsWaitsForSlotsAndPauses(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		entered, release := make(chan string, 10), make(chan struct{})
 		h := handler.New("h", func(_ context.Context, m inboxtest.Bytes) error {
@@ -87,7 +87,7 @@ func TestStopWaitsForNoSlotAndNoPauseAndBeginsNothingInThem(t *testing.T) {
 	})
 }
 
-func TestStopDoesNotWaitForACallLeftBehind(t *testing.T) {
+func TestStopDoesNotWaitForAnAbandonedCall(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		entered, release, done := make(chan struct{}, 10), make(chan struct{}), make(chan error, 1)
 		h := handler.New("h", func(context.Context, inboxtest.Bytes) error { entered <- struct{}{}; <-release; return nil })

@@ -20,7 +20,7 @@ import (
 // handlers can end a wait for the database.
 func patient(c *synchronous.Config) { c.StatementTimeout = time.Hour }
 
-func TestBeginningATransactionEndsWithTheHandlersBudget(t *testing.T) {
+func TestTransactionBeginEndsWithTheHandlerBudget(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		pool, err := d.DB.DB()
 		require.NoError(t, err)
@@ -69,7 +69,7 @@ func (s slowMarker) Mark(context.Context, *gorm.DB, idempotent.Run) (duplicate b
 	return false, nil
 }
 
-func TestNoHandlerIsBegunAfterTheTimeForHandlers(t *testing.T) {
+func TestNoHandlerStartsAfterTheHandlerTimeout(t *testing.T) {
 	run := func(t *testing.T, d *inboxtest.Database, h *handler.Handler, store func(end func()) idempotent.Store) {
 		ctx, cancel := bounded(t)
 		r, counters := newRunner(t, d.DB, func(c *synchronous.Config) { remember(t, c, store(cancel)) }, h)
@@ -91,7 +91,7 @@ func TestNoHandlerIsBegunAfterTheTimeForHandlers(t *testing.T) {
 
 // A statement that ignores the handler's context delays the rollback of its transaction. Deliver
 // does not wait for the rollback, which follows later. SQLite has no such statement.
-func TestRollbackThatOutlastsTheHandlersBudgetFinishesInTheBackground(t *testing.T) {
+func TestSlowRollbackFinishesInTheBackground(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		lock := d.Another(t).Begin()
 		require.NoError(t, lock.Error)

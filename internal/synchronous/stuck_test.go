@@ -18,7 +18,7 @@ import (
 // Contract 5.4: a call that ignores its timeout fails once its grace is over, and is counted until
 // it returns. At most as many of them are left behind as may run at once; then nothing begins until
 // one returns.
-func TestCallsThatIgnoreTheirContextAreAbandonedReportedAndBounded(t *testing.T) {
+func TestStuckCallsAreAbandonedReportedAndBounded(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		entered, release := make(chan struct{}, 10), make(chan struct{})
 		hangs := atomic.Bool{}

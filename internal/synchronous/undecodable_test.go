@@ -13,7 +13,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-func TestRecordWithAnUndecodableBodyIsBadAtOnceUnlessTheCodecAsksForARetry(t *testing.T) {
+func TestUndecodableBodyIsBadUnlessTheCodecAsksForARetry(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		type order struct{ N int }
 		tries := 0

@@ -19,7 +19,7 @@ import (
 
 const producerSpan = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
-func TestProducersContextIsFoundWhereProducersPutIt(t *testing.T) {
+func TestProducerContextIsFoundInItsUsualPlaces(t *testing.T) {
 	i := &Instruments{cfg: Config{Propagator: propagation.TraceContext{}}}
 	header := func(key, value string) handler.Properties {
 		return handler.Properties{Headers: []handler.Header{{Key: "other", Value: []byte("x")},
@@ -95,14 +95,14 @@ func (panicking) Extract(context.Context, propagation.TextMapCarrier) context.Co
 	panic("strange")
 }
 
-func TestPropagatorThatPanicsIsAsGoodAsNone(t *testing.T) {
+func TestPanickingPropagatorIsIgnored(t *testing.T) {
 	i := &Instruments{cfg: Config{Propagator: panicking{}}}
 	ctx, producer := i.produced(t.Context(), handler.Properties{})
 	require.Equal(t, t.Context(), ctx)
 	require.False(t, producer.IsValid())
 }
 
-func TestStoredTraceparentIsThatOfASampledSpan(t *testing.T) {
+func TestStoredTraceparentBelongsToASampledSpan(t *testing.T) {
 	require.Equal(t, producerSpan, traceparent(parsed(producerSpan)))
 	require.Empty(t, traceparent(parsed("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00")))
 	require.Empty(t, traceparent(trace.SpanContext{}))
@@ -110,7 +110,7 @@ func TestStoredTraceparentIsThatOfASampledSpan(t *testing.T) {
 	require.False(t, parsed("x").IsValid())
 }
 
-func TestWithoutAProviderNothingIsTracedOrAllocated(t *testing.T) {
+func TestMissingProviderTracesAndAllocatesNothing(t *testing.T) {
 	for name, i := range map[string]*Instruments{
 		"nil":    nil,
 		"global": {},

@@ -21,7 +21,7 @@ var fieldOf = [events]string{
 	Superseded: "Superseded", Fenced: "Fenced", Recovered: "Recovered", LockLost: "LockLost",
 }
 
-func TestEveryCounterIsAnEventWithAnInstrumentOfItsOwn(t *testing.T) {
+func TestEveryCounterHasASeparateInstrument(t *testing.T) {
 	c := NewCounters([]string{"orders"}, [][]string{{"mail", "post"}})
 	fields := reflect.TypeFor[handler.Counts]()
 	require.EqualValues(t, events, fields.NumField())

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestVersionIsThatOfTheModuleInTheProgram(t *testing.T) {
+func TestVersionMatchesTheLinkedModule(t *testing.T) {
 	other := &debug.Module{Path: "example.org/other", Version: "v9.0.0"}
 	for name, c := range map[string]struct {
 		build    debug.BuildInfo

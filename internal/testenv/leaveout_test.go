@@ -11,7 +11,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
-func TestMissingServerSkipsOrFailsWhereRequired(t *testing.T) {
+func TestMissingServerSkipsUnlessRequired(t *testing.T) {
 	const unset, missing = "PostgreSQL (INBOX_TEST_POSTGRES is not set)", "PostgreSQL (no postgres on the PATH)"
 	for name, c := range map[string]struct{ require, ci, why, want string }{
 		"anywhere":              {want: "skipped: LEFT OUT: " + unset},
@@ -31,7 +31,7 @@ func TestMissingServerSkipsOrFailsWhereRequired(t *testing.T) {
 	}
 }
 
-func TestServerThatCannotBeStartedIsNamed(t *testing.T) {
+func TestFailedServerStartNamesTheServer(t *testing.T) {
 	t.Setenv(testenv.RequireVariable, "")
 	t.Setenv("CI", "")
 	for err, want := range map[error]string{

@@ -71,7 +71,7 @@ func TestTransactionBoundariesAreFound(t *testing.T) {
 	}
 }
 
-func TestEverythingElseIsLeftAlone(t *testing.T) {
+func TestOtherStatementsAreNotReported(t *testing.T) {
 	for _, text := range []string{
 		"", ";", "SELECT 1", "INSERT INTO t VALUES ('; COMMIT')", `SELECT "; COMMIT"`, "-- ; COMMIT", "/* ; COMMIT */",
 		"SELECT ';' -- '\n; SELECT 'COMMIT'",
@@ -117,7 +117,7 @@ func sets(text string, dialect *txcontrol.Syntax) bool {
 	return slices.ContainsFunc(dialect.Find(text), func(c txcontrol.Control) bool { return c.Kind == txcontrol.Setting })
 }
 
-func TestTextsThatSetAreFound(t *testing.T) {
+func TestSettingStatementsAreFound(t *testing.T) {
 	for _, text := range []string{
 		"SET LOCAL ROLE a", " set search_path = a", "-- why\nRESET ROLE", "SELECT 1; SET CONSTRAINTS ALL DEFERRED", "reset all;",
 		"SET TRANSACTION READ ONLY", "DO $$ BEGIN END $$", "CALL p()", "SELECT set_config('a.b', 'c', true)",
@@ -136,9 +136,9 @@ func TestTextsThatSetAreFound(t *testing.T) {
 	}
 }
 
-// FuzzWhateverEndsTheTransactionIsFound asks SQLite itself which texts end or begin a transaction,
+// FuzzTransactionEndsAreFound asks SQLite itself which texts end or begin a transaction,
 // and checks that each one is found.
-func FuzzWhateverEndsTheTransactionIsFound(f *testing.F) {
+func FuzzTransactionEndsAreFound(f *testing.F) {
 	for _, text := range []string{
 		"COMMIT", "SELECT 1;END", "/*/*;*/ROLLBACK", "-- \r;\nCOMMIT", "SELECT '''';COMMIT", "SELECT [']'];COMMIT",
 		"\uFEFFCOMMIT", "SELECT \"\"\"\";ROLLBACK",

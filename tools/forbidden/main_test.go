@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestForbiddenIsFoundWhereItIsCodeOnly(t *testing.T) {
+func TestForbiddenIsFoundOnlyInCode(t *testing.T) {
 	for name, c := range map[string]struct {
 		source string
 		want   string // what follows the file's name; "" is nothing

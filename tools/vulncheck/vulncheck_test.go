@@ -20,7 +20,7 @@ var database = map[string]string{
 		"ranges":[{"type":"SEMVER","events":[{"introduced":"0"}]}],"ecosystem_specific":{"imports":[{"path":"strings","symbols":["Title"]}]}}]}`,
 }
 
-func TestVulnerabilityThatTheCodeReachesFails(t *testing.T) {
+func TestReachableVulnerabilityFails(t *testing.T) {
 	here := "VULNDB=file://" + write(t, database)
 	nowhere := "HTTPS_PROXY=http://" + closedAddress(t)
 	for name, c := range map[string]struct {

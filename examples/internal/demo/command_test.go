@@ -104,7 +104,7 @@ func TestSeedMakesTheRunRepeatable(t *testing.T) {
 	require.NotEqual(t, drawn("-seed", "7"), drawn("-seed", "8"))
 }
 
-func TestLedgerCountsWhatIsLostAndDoubled(t *testing.T) {
+func TestLedgerCountsLossesAndDuplicates(t *testing.T) {
 	expected := map[string]bool{"a": true, "b": true, "c": true}
 	var l Ledger
 	lost, doubled := Once(&l, "rows", expected, []string{"c", "b", "a"})

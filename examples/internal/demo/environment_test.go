@@ -57,7 +57,7 @@ func TestDataIsRemovedUnlessItIsKept(t *testing.T) {
 	})
 }
 
-func TestDataIsForThisUserAlone(t *testing.T) {
+func TestDataIsReadableOnlyByItsUser(t *testing.T) {
 	e, _ := environment(t, "")
 	defer func() { require.NoError(t, e.Close(t.Context(), false)) }()
 	info, err := os.Stat(e.Dir)

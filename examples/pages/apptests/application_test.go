@@ -36,7 +36,7 @@ func (b *fakeBank) Charge(_ context.Context, _ string, _ int, key string) error 
 
 //page:begin unit
 
-func TestAClosedBankIsAnError(t *testing.T) {
+func TestClosedBankIsAnError(t *testing.T) {
 	charge := NewCharge(&fakeBank{closed: true})
 	err := charge.Handle(t.Context(), handler.Message[OrderPlaced]{
 		Metadata: handler.Metadata{ID: "o-1", Attempt: 1},
@@ -49,7 +49,7 @@ func TestAClosedBankIsAnError(t *testing.T) {
 
 //page:begin kit
 
-func TestChargingIsTriedAgain(t *testing.T) {
+func TestFailedChargeIsRetried(t *testing.T) {
 	bank := &fakeBank{closed: true}
 	kit := fxtest.NewWithFx(t,
 		fx.Options(fx.Provide(NewCharge), fx.Supply(fx.Annotate(bank, fx.As(new(Bank))))),
@@ -71,7 +71,7 @@ func TestChargingIsTriedAgain(t *testing.T) {
 
 //page:begin app
 
-func TestTheApplicationCharges(t *testing.T) {
+func TestApplicationCharges(t *testing.T) {
 	bank := &fakeBank{}
 	db := fxtest.OpenDB(t) // in place of PostgreSQL
 	var kit *fxtest.Kit
@@ -90,7 +90,7 @@ func TestTheApplicationCharges(t *testing.T) {
 
 //page:begin kafka
 
-func TestARecordIsCharged(t *testing.T) {
+func TestRecordIsCharged(t *testing.T) {
 	kafka := kafkatest.Start(t, kafkatest.Topic("orders.events", 2))
 	bank := &fakeBank{}
 	db := testDatabase(t)
@@ -113,7 +113,7 @@ func TestARecordIsCharged(t *testing.T) {
 
 //page:end
 
-func TestARecordWithoutTypeIsKept(t *testing.T) {
+func TestRecordWithoutTypeIsKept(t *testing.T) {
 	kafka := kafkatest.Start(t, kafkatest.Topic("orders.events", 2))
 	var kit *fxtest.Kit
 	fxtest.App(t,

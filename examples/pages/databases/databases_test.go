@@ -24,7 +24,7 @@ type Invoice struct {
 
 func opened(db *gorm.DB) database { return func(fx.Lifecycle) (*gorm.DB, error) { return db, nil } }
 
-func TestAnOrderIsBilledOnceInTheOtherDatabase(t *testing.T) {
+func TestOrderIsBilledOnceInTheOtherDatabase(t *testing.T) {
 	ordersDB, billingDB := fxtest.OpenDB(t), fxtest.OpenDB(t)
 	require.NoError(t, billingDB.AutoMigrate(&Invoice{}))
 	var orders, billing *fxtest.Kit
@@ -46,7 +46,7 @@ func TestAnOrderIsBilledOnceInTheOtherDatabase(t *testing.T) {
 	require.Equal(t, []Invoice{{Number: 1, OrderID: "o-1"}}, invoices)
 }
 
-func TestTwoInboxesShareADatabaseUnderTheirPrefixes(t *testing.T) {
+func TestTwoInboxesShareADatabaseByPrefix(t *testing.T) {
 	db := fxtest.OpenDB(t)
 	var orders, audit *fxtest.Kit
 	fxtest.App(t, fx.NopLogger, fxtest.Manual(), fxtest.Use(t, "orders", &orders), fxtest.Use(t, "audit", &audit),
@@ -56,8 +56,8 @@ func TestTwoInboxesShareADatabaseUnderTheirPrefixes(t *testing.T) {
 	orders.RequireAccepted("m-1")
 }
 
-// TestBothSQLiteDriversAreOpenedAsThePageSays checks what the DSNs set and runs an inbox on each.
-func TestBothSQLiteDriversAreOpenedAsThePageSays(t *testing.T) {
+// TestDocumentedDSNsWorkWithBothSQLiteDrivers checks what the DSNs set and runs an inbox on each.
+func TestDocumentedDSNsWorkWithBothSQLiteDrivers(t *testing.T) {
 	for name, open := range map[string]func(string) (*gorm.DB, error){"Go": openSQLite, "C": openSQLiteInC} {
 		t.Run(name, func(t *testing.T) {
 			db, err := open(filepath.Join(t.TempDir(), "inbox.db"))
@@ -105,7 +105,7 @@ func TestBothSQLiteDriversAreOpenedAsThePageSays(t *testing.T) {
 	}
 }
 
-func TestInboxesWithoutFxAreCheckedAgainstEachOther(t *testing.T) {
+func TestInboxesWithoutFxAreCheckedForConflicts(t *testing.T) {
 	nothing := func(context.Context, handler.Message[OrderPlaced]) error { return nil }
 	declared := func(key string) []inbox.Option {
 		return []inbox.Option{inbox.Configure(func(o *inbox.Options) { o.Migrate = true }),

@@ -14,7 +14,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-func TestEachWayMakesTheTables(t *testing.T) {
+func TestEachMigrationMethodCreatesTheTables(t *testing.T) {
 	for name, make := range map[string]func(ctx context.Context, db *gorm.DB) error{
 		"Migrate":     migrate,
 		"AutoMigrate": autoMigrate,
@@ -45,7 +45,7 @@ func TestEachWayMakesTheTables(t *testing.T) {
 }
 
 // A tool that compares structure runs no INSERT: the version is noted after it.
-func TestTablesWithoutTheVersionAreTakenOver(t *testing.T) {
+func TestTablesWithoutVersionAreAdopted(t *testing.T) {
 	db := testenv.Postgres(t)
 	var text strings.Builder
 	require.NoError(t, printSQL(&text, "postgres", models.Naming{}))

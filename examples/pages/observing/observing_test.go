@@ -45,7 +45,7 @@ func TestProbesAnswerWithReasons(t *testing.T) {
 }
 
 // The page and the contract list the reasons in the order in which they are shown.
-func TestThePageListsEveryReason(t *testing.T) {
+func TestObservingPageListsEveryReason(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/observability.md")
 	require.NoError(t, err)
 	contract, err := os.ReadFile("../../../docs/contract.md")

@@ -42,7 +42,7 @@ func message(id, key string) handler.RawMessage {
 }
 
 // Contract 5.12.
-func TestAFailureHoldsUpItsLaneAndNoOther(t *testing.T) {
+func TestFailureBlocksOnlyItsLane(t *testing.T) {
 	l := &log{failed: map[string]bool{"a1": true}}
 	kit := fxtest.New(t, byKafkaKey(l.handle, nothing), inbox.Configure(func(o *inbox.Options) {
 		o.Processor.Concurrency = 1
@@ -64,7 +64,7 @@ func TestAFailureHoldsUpItsLaneAndNoOther(t *testing.T) {
 	require.Equal(t, []string{"a1", "a2"}, l.ran[len(l.ran)-2:])
 }
 
-func TestAPoisonedHeadParksItsLaneUnlessSkipped(t *testing.T) {
+func TestPoisonedHeadParksItsLaneUnlessSkipped(t *testing.T) {
 	for name, tc := range map[string]struct {
 		declared func(handle) inbox.Option
 		goesOn   bool
@@ -87,7 +87,7 @@ func TestAPoisonedHeadParksItsLaneUnlessSkipped(t *testing.T) {
 	}
 }
 
-func TestAFunctionNamesTheLane(t *testing.T) {
+func TestFunctionSetsTheLane(t *testing.T) {
 	l := &log{failed: map[string]bool{"1": true}}
 	kit := fxtest.New(t, bySource(l.handle))
 	of := func(id, tenant string) handler.RawMessage {
@@ -101,7 +101,7 @@ func TestAFunctionNamesTheLane(t *testing.T) {
 	kit.RequireCompleted("3", "apply-change")
 }
 
-func TestARecordsOrderingKeyCanBeComputed(t *testing.T) {
+func TestOrderingKeyCanBeComputedFromTheRecord(t *testing.T) {
 	l := &log{}
 	_, err := inbox.New("accounts", fxtest.OpenDB(t), inbox.Channel("accounts.events", keyed([]string{"localhost:9092"}),
 		inbox.On("account.changed", inbox.Func("apply-change", l.handle, handler.Ordered()))))

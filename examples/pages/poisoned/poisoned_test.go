@@ -30,7 +30,7 @@ func shipping(spec *inbox.HandlerSpec) inbox.Option {
 }
 
 // Contract 5.7.
-func TestAHandlerSteersByItsError(t *testing.T) {
+func TestHandlerErrorControlsRetries(t *testing.T) {
 	var status int
 	var err error
 	ask := func(context.Context, string) (int, error) { return status, err }
@@ -64,7 +64,7 @@ func TestAHandlerSteersByItsError(t *testing.T) {
 }
 
 // Contract 5.13.
-func TestAnOpenBreakerChargesNothing(t *testing.T) {
+func TestOpenBreakerChargesNothing(t *testing.T) {
 	calls := 0
 	ask := func(context.Context, string) (int, error) { calls++; return 0, errors.New("connection refused") }
 	kit := fxtest.New(t, shipping(patient(ask)), inbox.Configure(func(o *inbox.Options) {
@@ -82,7 +82,7 @@ func TestAnOpenBreakerChargesNothing(t *testing.T) {
 }
 
 // Contract 7.4, 11.1.
-func TestRejectedMessagesAreAcceptedAgainAndNoted(t *testing.T) {
+func TestRejectedMessagesAreReAcceptedAndAudited(t *testing.T) {
 	kit := fxtest.New(t, shipping(inbox.Func("ship", ship(func(context.Context, string) (int, error) {
 		return http.StatusOK, nil
 	}))))
@@ -115,7 +115,7 @@ func TestRejectedMessagesAreAcceptedAgainAndNoted(t *testing.T) {
 
 // The page's queries, on PostgreSQL: they find what they say, by an index where
 // the table is large.
-func TestQueriesFindWhatIsWrong(t *testing.T) {
+func TestDocumentedQueriesFindProblems(t *testing.T) {
 	db := testenv.Postgres(t)
 	ask := func(context.Context, string) (int, error) { return 0, errors.New("connection refused") }
 	ib, err := inbox.New("shop", db, inbox.Configure(func(o *inbox.Options) {

@@ -59,7 +59,7 @@ func process(t *testing.T, ib *inbox.Inbox) {
 }
 
 // Contract 4.2, 11.1.
-func TestAddedHandlerRunsOnWhatOldProgramsAccepted(t *testing.T) {
+func TestAddedHandlerRunsEarlierMessages(t *testing.T) {
 	db := testenv.SQLite(t)
 	fulfilled, billed := newRan(), newRan()
 	old := deployed(t, db, before(fulfilled.handle))
@@ -79,7 +79,7 @@ func TestAddedHandlerRunsOnWhatOldProgramsAccepted(t *testing.T) {
 }
 
 // Contract 4.2.
-func TestWhatWasStoredUnderAnOlderKeyRunsOnce(t *testing.T) {
+func TestMessageStoredUnderAnOldKeyRunsOnce(t *testing.T) {
 	for name, tc := range map[string]struct{ first, then func(fulfil) inbox.Option }{
 		"renamed":           {before, after},
 		"renamed again":     {after, twice},
@@ -105,7 +105,7 @@ func TestWhatWasStoredUnderAnOlderKeyRunsOnce(t *testing.T) {
 }
 
 // Contract 5.7, 5.16.
-func TestAForgottenKeyIsSaidAtStart(t *testing.T) {
+func TestStartLogsAForgottenKey(t *testing.T) {
 	db := fxtest.OpenDB(t)
 	runs := newRan()
 	accept(t, deployed(t, db, before(runs.handle)), "1")
@@ -121,7 +121,7 @@ func TestAForgottenKeyIsSaidAtStart(t *testing.T) {
 }
 
 // The page's question: is anything open under the old key?
-func TestOpenStatusesOfAKeyAreFound(t *testing.T) {
+func TestQueryFindsOpenStatusesOfAKey(t *testing.T) {
 	query, err := os.ReadFile("open.sql")
 	require.NoError(t, err)
 	for name, db := range map[string]*gorm.DB{"SQLite": fxtest.OpenDB(t), "PostgreSQL": testenv.Postgres(t)} {
@@ -145,7 +145,7 @@ func TestOpenStatusesOfAKeyAreFound(t *testing.T) {
 	require.Equal(t, 3, strings.Count(string(query), "'order-handler'"))
 }
 
-func TestChannelUnderAnotherNameKnowsWhatItHasStored(t *testing.T) {
+func TestRenamedChannelFindsItsStoredMessages(t *testing.T) {
 	db := fxtest.OpenDB(t)
 	runs := newRan()
 	old := deployed(t, db, before(runs.handle))

@@ -18,7 +18,7 @@ func nothing(context.Context, handler.Message[OrderPlaced]) error { return nil }
 const day = 24 * time.Hour
 
 // Contract 6.1 to 6.3.
-func TestWhatIsFinishedIsArchivedAndThenDeleted(t *testing.T) {
+func TestFinishedMessagesAreArchivedThenDeleted(t *testing.T) {
 	archive := fxtest.OpenDB(t)
 	require.NoError(t, archive.AutoMigrate(&ArchivedMessage{}, &ArchivedStatus{}))
 	kit := fxtest.New(t, options(nothing, nothing, archive)...)
@@ -52,7 +52,7 @@ func TestWhatIsFinishedIsArchivedAndThenDeleted(t *testing.T) {
 }
 
 // Contract 6.3.
-func TestAnArchiveThatFailsKeepsTheRows(t *testing.T) {
+func TestFailingArchiveKeepsTheRows(t *testing.T) {
 	kit := fxtest.New(t, options(nothing, nothing, fxtest.OpenDB(t))...) // without tables
 	kit.Accept(fxtest.JSON("orders.events", "order.placed", "o-1", OrderPlaced{"o-1"}))
 	kit.Process()

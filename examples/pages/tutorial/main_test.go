@@ -16,7 +16,7 @@ func TestMain(m *testing.M) { programtest.Main(m, main) }
 
 // What the page has its readers do last: produce two orders, of which one can
 // only be served when there is more of the article.
-func TestTheProgramServesAnOrderAndRetriesAnother(t *testing.T) {
+func TestProgramServesOneOrderAndRetriesAnother(t *testing.T) {
 	dsn, db := programtest.Database(t, &Stock{SKU: "tea", Available: 10})
 	kafka := kafkatest.Start(t, kafkatest.Topic("orders.events", 1))
 	order := func(id, body string) kafkatest.Record {

@@ -8,7 +8,7 @@ import (
 	"github.com/gorm-inbox/inbox/fxtest"
 )
 
-func TestAnOrderReservesItsArticlesOnce(t *testing.T) {
+func TestOrderReservesItsArticlesOnce(t *testing.T) {
 	kit := fxtest.New(t, orders()) // an inbox on a SQLite file, with a clock that only the test moves
 	require.NoError(t, kit.DB.AutoMigrate(&Stock{}))
 	require.NoError(t, kit.DB.Create(&Stock{SKU: "tea", Available: 10}).Error)

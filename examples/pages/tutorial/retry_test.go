@@ -9,7 +9,7 @@ import (
 	"github.com/gorm-inbox/inbox/fxtest"
 )
 
-func TestAnOrderThatCannotBeServedIsTriedAgain(t *testing.T) {
+func TestUnservableOrderIsRetried(t *testing.T) {
 	kit := fxtest.New(t, orders())
 	require.NoError(t, kit.DB.AutoMigrate(&Stock{}))
 	require.NoError(t, kit.DB.Create(&Stock{SKU: "tea", Available: 10}).Error)
@@ -26,7 +26,7 @@ func TestAnOrderThatCannotBeServedIsTriedAgain(t *testing.T) {
 	kit.RequireCompleted("o-2", "reserve-stock")
 }
 
-func TestAnOrderThatNeverWorksIsParked(t *testing.T) {
+func TestOrderThatNeverSucceedsIsPoisoned(t *testing.T) {
 	kit := fxtest.New(t, orders())
 	require.NoError(t, kit.DB.AutoMigrate(&Stock{}))
 

@@ -26,13 +26,13 @@ func application(db *gorm.DB) fx.Option {
 
 //page:begin validate
 
-func TestTheApplicationIsWired(t *testing.T) {
+func TestApplicationIsWired(t *testing.T) {
 	require.NoError(t, fx.ValidateApp(application(nil)))
 }
 
 //page:end
 
-func TestTheFeatureHandlesWhatTheInboxAccepts(t *testing.T) {
+func TestFeatureHandlesAcceptedMessages(t *testing.T) {
 	db := fxtest.OpenDB(t)
 	require.NoError(t, db.AutoMigrate(&Reservation{}))
 	var kit *fxtest.Kit

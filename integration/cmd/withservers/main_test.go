@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestCommandFindsRunningServersWhichEndWithIt(t *testing.T) {
+func TestServersRunOnlyDuringTheCommand(t *testing.T) {
 	output, status := withservers(t, nil, "sh", "-c",
 		"echo $INBOX_TEST_POSTGRES $INBOX_TEST_KAFKA $INBOX_TEST_REDIS; exit 7")
 	require.Equal(t, 7, status, output)
@@ -42,7 +42,7 @@ func TestCommandFindsRunningServersWhichEndWithIt(t *testing.T) {
 	require.ErrorIs(t, servers.PingRedis(ctx, fields[2]), syscall.ECONNREFUSED)
 }
 
-func TestNamedServersAreUsedAsTheyAre(t *testing.T) {
+func TestNamedServersAreUsedUnchanged(t *testing.T) {
 	postgres, err := servers.StartPostgres(servers.PostgresOptions{})
 	testenv.LeaveOutIf(t, err)
 	t.Cleanup(func() { require.NoError(t, postgres.Close()) })
@@ -90,7 +90,7 @@ func TestMissingServersAreLeftOutAndNamed(t *testing.T) {
 	require.Contains(t, output, "\n[] no Java 17 or newer\n[] no redis-server on the PATH\n[]\n")
 }
 
-func TestMissingServersFailOneLineEachWhereTheyAreRequired(t *testing.T) {
+func TestRequiredMissingServersFailWithOneLineEach(t *testing.T) {
 	for _, variable := range []string{"INBOX_TEST_REQUIRE=1", "CI=true"} {
 		output, status := withservers(t, append(bare(t), variable), "/bin/sh", "-c", "echo ran")
 		require.Equal(t, 1, status)
@@ -102,7 +102,7 @@ func TestMissingServersFailOneLineEachWhereTheyAreRequired(t *testing.T) {
 	}
 }
 
-func TestSignalEndsTheWholeCommandAndTheServers(t *testing.T) {
+func TestSignalEndsTheCommandAndTheServers(t *testing.T) {
 	command := prepare(nil, "sh", "-c", `echo "$INBOX_TEST_POSTGRES"; sleep 1000 & wait`)
 	output, err := command.StdoutPipe()
 	require.NoError(t, err)

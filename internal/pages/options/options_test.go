@@ -15,7 +15,7 @@ var update = flag.Bool("update", false, "rewrite docs/options.md")
 
 const root = "../../.."
 
-func TestThePageIsWhatTheCodeSays(t *testing.T) {
+func TestOptionsPageMatchesTheCode(t *testing.T) {
 	want, err := page(root)
 	require.NoError(t, err)
 	file := filepath.Join(root, "docs/options.md")
@@ -36,7 +36,7 @@ var defaultsInWords = map[string]string{
 
 // Contract 9, its defaults: they and the code are one, and no option lacks the
 // advice when not to use it.
-func TestTheContractsOptionsAreTheCodes(t *testing.T) {
+func TestContractOptionsMatchTheCode(t *testing.T) {
 	contract, err := os.ReadFile(filepath.Join(root, "docs/contract.md"))
 	require.NoError(t, err)
 	_, text, found := strings.Cut(string(contract), "\n## 9. Options\n")

@@ -29,7 +29,7 @@ var (
 	indexed = regexp.MustCompile("`(\\w+)`( unique)? \\(([^)]*)\\)")
 )
 
-func TestThePageHasTheColumnsAndIndexesOfTheTables(t *testing.T) {
+func TestSchemaPageListsAllColumnsAndIndexes(t *testing.T) {
 	migrations, err := models.SQL("postgres", models.Naming{})
 	require.NoError(t, err)
 	inSQL := map[string]table{}
@@ -87,7 +87,7 @@ func TestThePageHasTheColumnsAndIndexesOfTheTables(t *testing.T) {
 }
 
 // The page's conditions tell states apart: each status is in one.
-func TestStatesOfThePageAreStates(t *testing.T) {
+func TestStatesOnThePageExist(t *testing.T) {
 	text, err := os.ReadFile("../../../docs/schema.md")
 	require.NoError(t, err)
 	conditions := map[string]string{}
@@ -117,7 +117,7 @@ func TestStatesOfThePageAreStates(t *testing.T) {
 
 var action = regexp.MustCompile(`Action = "(\w+)"`)
 
-func TestThePageNamesEveryActionOfTheAudit(t *testing.T) {
+func TestSchemaPageNamesEveryAuditAction(t *testing.T) {
 	text, err := os.ReadFile("../../../docs/schema.md")
 	require.NoError(t, err)
 	_, after, found := strings.Cut(string(text), "\n- `action` ")

@@ -34,7 +34,7 @@ func FuzzHandlerKeysOfWorkers(f *testing.F) {
 	})
 }
 
-func TestHandlerKeysInAnotherFormAreNoError(t *testing.T) {
+func TestMalformedHandlerKeysAreNoError(t *testing.T) {
 	for text, keys := range map[string][]string{
 		`["b", "a"]`: {"a", "b"}, `["a", 1]`: {}, `{"a": 1}`: {}, `null`: {}, ``: {},
 	} {

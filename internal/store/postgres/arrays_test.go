@@ -12,7 +12,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
-func TestArraysAreReadBackAsTheyWereInEveryMode(t *testing.T) {
+func TestArraysRoundTripInEveryMode(t *testing.T) {
 	dsn := testenv.PostgresDSN(t)
 	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe,
 		pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {

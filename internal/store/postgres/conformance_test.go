@@ -87,9 +87,9 @@ func TestPostgresByGrantedRole(t *testing.T) {
 	})
 }
 
-// TestStatementThatCollidesRunsAgainAtOnce proves that a store that does not know the default
+// TestConflictingStatementIsRetriedImmediately proves that a store that does not know the default
 // isolation learns it from the first collision, which its caller does not see.
-func TestStatementThatCollidesRunsAgainAtOnce(t *testing.T) {
+func TestConflictingStatementIsRetriedImmediately(t *testing.T) {
 	t.Parallel()
 	for _, level := range []string{"serializable", "repeatable read"} {
 		dsn := testenv.PostgresDSN(t)
@@ -116,9 +116,9 @@ func TestStatementThatCollidesRunsAgainAtOnce(t *testing.T) {
 	}
 }
 
-// TestStatementsThatReadMuchAreNotCompiled proves that compiling, which takes far longer than such a
+// TestLargeReadsAreNotJITCompiled proves that compiling, which takes far longer than such a
 // statement, is off for it alone.
-func TestStatementsThatReadMuchAreNotCompiled(t *testing.T) {
+func TestLargeReadsAreNotJITCompiled(t *testing.T) {
 	t.Parallel()
 	db := testenv.Postgres(t)
 	singles := store.NewSingles(db)
@@ -137,10 +137,10 @@ func TestStatementsThatReadMuchAreNotCompiled(t *testing.T) {
 	require.Equal(t, "on", setting(singles, "jit"), "the session's own setting is as it was")
 }
 
-// TestStatementThatStatesItsIsolationIsEndedByTheServer proves that a client that vanishes between
+// TestServerEndsIdleTransactionsWithStatedIsolation proves that a client that vanishes between
 // the statement and the COMMIT does not keep, for example, a lease locked until TCP gives its
 // connection up.
-func TestStatementThatStatesItsIsolationIsEndedByTheServer(t *testing.T) {
+func TestServerEndsIdleTransactionsWithStatedIsolation(t *testing.T) {
 	t.Parallel()
 	db := testenv.Postgres(t)
 	singles := store.NewSingles(db)

@@ -16,7 +16,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-func TestGrantsAreToRolesOfTheirOwn(t *testing.T) {
+func TestGrantsRefuseUnsafeRoles(t *testing.T) {
 	t.Parallel()
 	for _, roles := range []postgres.Roles{{}, {Application: "public"}, {Operator: "none"}, {Reader: "a\x00b"}} {
 		_, err := postgres.Grants(models.Naming{}, roles)

@@ -19,9 +19,9 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// TestStatementsAboutManyRowsAreNotCompiled proves contract 3.7 for the statements whose estimates are
+// TestStatementsOverManyRowsAreNotJITCompiled proves contract 3.7 for the statements whose estimates are
 // not bounded (withoutJIT): on a server that compiles whatever it may, none of them is compiled.
-func TestStatementsAboutManyRowsAreNotCompiled(t *testing.T) {
+func TestStatementsOverManyRowsAreNotJITCompiled(t *testing.T) {
 	t.Parallel()
 	config, err := pgx.ParseConfig(testenv.PostgresDSN(t))
 	require.NoError(t, err)

@@ -119,8 +119,8 @@ func TestOnlyUsersOfTheSameTablesReceiveNotifications(t *testing.T) {
 	require.Empty(t, notification(t, theirs, another(t, db, models.Naming{Prefix: "other_"})))
 }
 
-// TestListenerEndsWhenTheTableWasCreatedAgain proves contract 4.7: channels are named after the table.
-func TestListenerEndsWhenTheTableWasCreatedAgain(t *testing.T) {
+// TestListenerEndsWhenTheTableIsRecreated proves contract 4.7: channels are named after the table.
+func TestListenerEndsWhenTheTableIsRecreated(t *testing.T) {
 	t.Parallel()
 	db := testenv.OpenPostgres(t, testenv.PostgresDSN(t))
 	l := hearing(t, another(t, db, models.Naming{}))
@@ -132,7 +132,7 @@ func TestListenerEndsWhenTheTableWasCreatedAgain(t *testing.T) {
 	require.ErrorContains(t, err, "dropped and created again")
 }
 
-func TestListenerLeavesThePoolAlone(t *testing.T) {
+func TestListenerUsesNoPoolConnection(t *testing.T) {
 	t.Parallel()
 	db := testenv.Postgres(t)
 	pool, err := db.DB()

@@ -10,10 +10,10 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// TestPostgresClaimsKeepTheirPlanWhateverTheStatisticsSay proves that a claim does not depend on
+// TestPostgresClaimPlansIgnoreStaleStatistics proves that a claim does not depend on
 // when the table was last analyzed. During an outage every row waits for its next attempt, or is
 // claimed, and the statistics then say that no row will ever be due.
-func TestPostgresClaimsKeepTheirPlanWhateverTheStatisticsSay(t *testing.T) {
+func TestPostgresClaimPlansIgnoreStaleStatistics(t *testing.T) {
 	t.Parallel() // much of it waits for disks
 	x := openExplainer(t)
 	db := x.db

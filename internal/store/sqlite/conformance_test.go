@@ -16,9 +16,9 @@ func TestSQLite(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) (*gorm.DB, store.Store) { return storetest.Migrated(t, testenv.SQLite(t)) })
 }
 
-// TestSQLiteThatReadsTextAsTimes uses a parameter of the driver in Go that github.com/libtnb/sqlite
+// TestSQLiteReadingTextAsTimes uses a parameter of the driver in Go that github.com/libtnb/sqlite
 // sets: the text of an expression is returned as a time if it looks like one.
-func TestSQLiteThatReadsTextAsTimes(t *testing.T) {
+func TestSQLiteReadingTextAsTimes(t *testing.T) {
 	t.Parallel()
 	storetest.RunStatements(t, func(t *testing.T) (*gorm.DB, store.Store) {
 		return storetest.Migrated(t, testenv.OpenSQLite(t, testenv.SQLiteDSN(t)+"&_texttotime=1"))

@@ -13,10 +13,10 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// TestSQLiteClaimsWhatUsersRescheduled proves that the models are ordinary GORM models (contract
+// TestSQLiteClaimsRescheduledStatuses proves that the models are ordinary GORM models (contract
 // 3.4): a time that a user writes through GORM, which a driver may store in a form of its own, does
 // not keep a status from being claimed.
-func TestSQLiteClaimsWhatUsersRescheduled(t *testing.T) {
+func TestSQLiteClaimsRescheduledStatuses(t *testing.T) {
 	now := time.Now()
 	for name, at := range map[string]time.Time{
 		"monotonic clock":             now.Add(-26 * time.Hour),

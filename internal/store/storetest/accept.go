@@ -172,7 +172,7 @@ var acceptTests = []test{
 		require.NoError(s, err)
 		require.Len(s, siblings, 2)
 	}},
-	{"one batch holds an ID of several namespaces, and each message's statuses are its own", func(s *suite) {
+	{"one batch may hold an ID in several namespaces", func(s *suite) {
 		batch := make([]store.NewMessage, 0, 6)
 		for _, namespace := range []string{"a", "b", "c"} {
 			for _, id := range []string{"m1", "m2"} {
@@ -257,7 +257,7 @@ var acceptTests = []test{
 		require.Equal(s, map[string]int{"sized/old": size, "sized/new": size, "held/mail": size,
 			"empty/mail": len(empty.SerializedProperties)}, sizes)
 	}},
-	{"rejected records are stored once per coordinates, whatever they contain", func(s *suite) {
+	{"rejected records are stored once per coordinates", func(s *suite) {
 		bad := rejection(1)
 		bad.Reason = strings.Repeat("é", 3000) + "\x00"
 		bad.Headers = "[\"\xff\x00\"]"

@@ -39,7 +39,7 @@ var claimTests = []test{
 		require.Equal(s, worker, *row.WorkerID)
 		require.Empty(s, s.claimAs(worker, later, 10, "mail"), "claimed already")
 	}},
-	{"what is not due, poisoned, completed or of another key is not claimed", func(s *suite) {
+	{"only due open statuses of the key are claimed", func(s *suite) {
 		s.accept(message("future", "mail"), message("poisoned", "mail"), message("completed", "mail"),
 			message("due", "mail", "other"))
 		soon := noon.Add(time.Second)
@@ -90,7 +90,7 @@ var claimTests = []test{
 		require.Empty(s, s.claim(now.Add(-time.Minute), 10, "mail"))
 		require.Len(s, s.claim(now, 10, "mail"), 1)
 	}},
-	{"each key has its own limit, whatever the others' backlog", func(s *suite) {
+	{"each key has a separate limit despite the backlog of others", func(s *suite) {
 		s.accept(messages(50, "busy")...)
 		s.accept(message("z1", "calm"), message("z2", "calm"))
 		got, err := s.store.Claim(s.ctx, store.ClaimRequest{Now: noon, Limits: []store.KeyLimit{
@@ -143,7 +143,7 @@ var claimTests = []test{
 			}
 		}
 	}},
-	{"a claim that ended at its bytes says so, also where they are not those of the messages", func(s *suite) {
+	{"a claim that reaches its byte limit reports more, by the stored sizes", func(s *suite) {
 		lanes := &store.LaneRule{Handlers: []int64{store.LaneHandler("lane")}}
 		s.accept(messages(3, "mail")...)
 		s.accept(message("l1", "lane"), message("l2", "lane"))
@@ -155,7 +155,7 @@ var claimTests = []test{
 		require.Len(s, got.Claims, 2)
 		require.Equal(s, []string{"lane", "mail"}, got.More)
 	}},
-	{"what is claimed is not claimed again", func(s *suite) {
+	{"a claimed status is not claimed again", func(s *suite) {
 		s.accept(message("m1", "mail"), message("m2", "mail"))
 		require.Len(s, s.claim(noon, 1, "mail"), 1)
 		require.Equal(s, []string{"m2/mail"}, claimed(s.claim(noon, 10, "mail")))

@@ -328,7 +328,7 @@ var settleTests = []test{
 		applied := s.trySettle(store.SkipLocked, settlement(claims[0]), settlement(claims[2]), stale)
 		require.Equal(s, []bool{false, true, false}, applied)
 	}},
-	{"a completed row stays completed whatever version a settlement names", func(s *suite) {
+	{"a completed row stays completed for any version in a settlement", func(s *suite) {
 		s.accept(message("m1", "mail"))
 		claim := s.claim(noon, 1, "mail")[0]
 		s.complete(noon, claim)
@@ -350,7 +350,7 @@ var settleTests = []test{
 		require.NoError(s, tx.Commit().Error)
 		require.NotNil(s, s.status("m1", "mail").CompletedAt)
 	}},
-	{"no error text keeps a failure from being recorded", func(s *suite) {
+	{"a failure is recorded with any error text", func(s *suite) {
 		texts := map[string]string{
 			"nul": "a\x00b", "utf8": "a\xff\xfeb", "long": string(make([]rune, 5000)), "cut": "é" + string(make([]byte, 1999)) +
 				"日本",

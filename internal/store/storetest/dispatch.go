@@ -84,7 +84,7 @@ var dispatchTests = []test{
 			require.Equal(s, created, a.Claims[0].Due)
 		}
 	}},
-	{"a status inserted claimed has the number of its own message, whatever the order of the IDs", func(s *suite) {
+	{"a status inserted claimed has its message's number in any order of IDs", func(s *suite) {
 		worker := s.worker("mail")
 		if s.isServer() { // a collation that differs from the order of bytes
 			require.NoError(s, s.db.Exec(`ALTER TABLE inbox_messages ALTER COLUMN id TYPE varchar(200) COLLATE "und-x-icu",
@@ -184,7 +184,7 @@ var dispatchTests = []test{
 		require.NoError(s, err)
 		require.False(s, lives)
 	}},
-	{"an accept that meets its worker being marked released claims nothing", func(s *suite) {
+	{"an accept of a worker being released claims nothing", func(s *suite) {
 		if s.onSQLite("SQLite's one writer rules this out") {
 			return
 		}

@@ -15,7 +15,7 @@ import (
 )
 
 var errorTests = []test{
-	{"what fits a column to the last character is stored, one more is a data error", func(s *suite) {
+	{"a text of a column's length is stored, one more character is a data error", func(s *suite) {
 		for _, char := range []string{"a", "é", "日"} {
 			fits := message(strings.Repeat(char, columns.MaxMessageID), strings.Repeat(char, columns.MaxHandlerKey))
 			fits.Type, fits.Source = strings.Repeat(char, columns.MaxType), strings.Repeat(char, columns.MaxSource)
@@ -78,7 +78,7 @@ var errorTests = []test{
 		require.Error(s, err)
 		require.False(s, store.IsUniqueViolation(err) || store.IsData(err) || store.IsTransient(err), "%v", err)
 	}},
-	{"a context that ended is a transient error, wherever it hits", func(s *suite) {
+	{"an ended context is a transient error in every operation", func(s *suite) {
 		s.accept(message("m1", "mail"))
 		ended, cancel := context.WithCancel(s.ctx)
 		cancel()

@@ -133,7 +133,7 @@ var laneTests = []test{
 		require.Equal(s, []string{"mail"}, s.advance(ruleOf("mail"), claims[0]))
 		require.Equal(s, []string{"a2/mail"}, claimed(s.heads(noon, 10)))
 	}},
-	{"handlers have lanes of their own", func(s *suite) {
+	{"handlers have separate lanes", func(s *suite) {
 		s.accept(ordered("m1", "k", "mail", "stock"), ordered("m2", "k", "mail", "stock"))
 		mail, stock := ruleOf("mail"), ruleOf("stock")
 		got, err := s.store.Claim(s.ctx, store.ClaimRequest{Now: noon, Limits: []store.KeyLimit{

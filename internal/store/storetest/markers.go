@@ -34,7 +34,7 @@ func (s *suite) addMarker(m models.Marker, end error) (added bool) {
 }
 
 var markerTests = []test{
-	{"a marker is added once, with its transaction, and as it is", func(s *suite) {
+	{"a marker is added once, unchanged, with its transaction", func(s *suite) {
 		undone := errors.New("undone")
 		has := func(m models.Marker) bool {
 			is, err := s.store.HasMarker(s.ctx, m.MessageID, m.HandlerKey, m.Namespace)
@@ -89,7 +89,7 @@ var markerTests = []test{
 		_, err := s.store.AddMarkerTx(s.ctx, s.db, marker("2", "h"), patience)
 		require.ErrorIs(s, err, store.ErrNoTransaction)
 	}},
-	{"an uncommitted marker is waited for as long as requested, whatever the session's lock_timeout", func(s *suite) {
+	{"the wait for an uncommitted marker ignores the session's lock_timeout", func(s *suite) {
 		if s.onSQLite("SQLite waits for the file, before the marker") {
 			return
 		}

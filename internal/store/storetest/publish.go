@@ -56,7 +56,7 @@ var publishTests = []test{
 		require.Equal(s, noon, published.PublishedAt.UTC())
 		require.Equal(s, row.Version, published.Version, "an operator who saw it may still act on it")
 	}},
-	{"a status that was poisoned again meanwhile is not marked", func(s *suite) {
+	{"a status poisoned again in between is not marked", func(s *suite) {
 		s.accept(message("m1", "mail"))
 		s.poison(s.claim(noon, 1, "mail")[0])
 		ref := unpublishedRef(s.status("m1", "mail"))
@@ -69,7 +69,7 @@ var publishTests = []test{
 		require.NoError(s, s.store.MarkPublished(s.ctx, ref, noon))
 		require.Equal(s, []string{"m1"}, s.unpublished("mail"))
 	}},
-	{"no more are found than asked for, in the order of their IDs", func(s *suite) {
+	{"at most the requested number is found, ordered by ID", func(s *suite) {
 		s.accept(message("m1", "mail"), message("m2", "mail"), message("m3", "mail"))
 		for _, c := range s.claim(noon, 3, "mail") {
 			s.poison(c)

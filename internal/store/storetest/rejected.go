@@ -102,7 +102,7 @@ var rejectedTests = []test{
 }
 
 var rejectedRaceTests = []test{
-	{"one of several that accept a rejected message at once wins, the others change nothing", func(s *suite) {
+	{"one of several concurrent re-accepts wins, the others change nothing", func(s *suite) {
 		ids := s.keep(*rejection(1))
 		errs := racetest.Together(20, func(int) error {
 			_, err := s.store.AcceptRejected(s.ctx, ids[0], one(message("m1", "mail", "stock")))
@@ -120,7 +120,7 @@ var rejectedRaceTests = []test{
 		require.Equal(s, []string{"m1/mail", "m1/stock"}, pairs(s.statuses()))
 		require.Zero(s, s.rejectedCount())
 	}},
-	{"accepting a rejected message beside redeliveries of it neither deadlocks nor doubles", func(s *suite) {
+	{"accepting a rejected message during redeliveries neither deadlocks nor doubles", func(s *suite) {
 		ids := s.keep(*rejection(1))
 		s.noErrors(racetest.Together(20, func(i int) error {
 			if i == 0 {
@@ -139,7 +139,7 @@ var rejectedRaceTests = []test{
 }
 
 var gapTests = []test{
-	{"a gap is kept once, whatever its reason says", func(s *suite) {
+	{"a gap is stored once for any reason", func(s *suite) {
 		keep := func(change func(*models.Gap)) bool {
 			gap := models.Gap{ID: uuid.NewString(), Channel: "c", Topic: strings.Repeat("t", 249), Partition: 3,
 				FromOffset: 1 << 40, ToOffset: 0,

@@ -89,7 +89,7 @@ var sweepTests = []test{
 		require.NoError(s, kept.Commit().Error)
 		s.settledOnceUnlocked(theirs)
 	}},
-	{"a dead worker's transaction is ended that was cut off amid a statement", func(s *suite) {
+	{"a dead worker's transaction is ended in the middle of a statement", func(s *suite) {
 		if s.onSQLite("a SQLite transaction dies with its process") {
 			return
 		}

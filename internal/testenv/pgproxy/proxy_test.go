@@ -80,7 +80,7 @@ func TestFaultsOfACommit(t *testing.T) {
 	}
 }
 
-func TestConnectionIsLostWhileTheDatabaseIsStillCommitting(t *testing.T) {
+func TestConnectionIsLostDuringTheCommit(t *testing.T) {
 	r := newRig(t)
 	_, err := r.direct.ExecContext(t.Context(), `
 		CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(1); RETURN NULL; END';
@@ -188,7 +188,7 @@ func TestSilentConnectionStaysOpenOnTheServer(t *testing.T) {
 	}
 }
 
-func TestEachAnswerIsLateByTheDelay(t *testing.T) {
+func TestEachResponseIsDelayed(t *testing.T) {
 	r := newRig(t)
 	require.NoError(t, r.note(t.Context()), "connected")
 	const delay = 50 * time.Millisecond

@@ -11,9 +11,9 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
-// TestOnlyTheVeryTransactionIsEnded proves that a session is safe which has got the process ID of a
+// TestOnlyTheGivenTransactionIsEnded proves that a session is safe which has got the process ID of a
 // lost one, or is in its next transaction.
-func TestOnlyTheVeryTransactionIsEnded(t *testing.T) {
+func TestOnlyTheGivenTransactionIsEnded(t *testing.T) {
 	c, err := pgx.ParseConfig(testenv.PostgresDSN(t))
 	require.NoError(t, err)
 	pool := stdlib.OpenDB(*c)

@@ -129,9 +129,9 @@ func TestNothingIsWrittenOnceTheTransactionHasEnded(t *testing.T) {
 	}
 }
 
-// TestContextThatEndsBesideAWriterLeavesNothing ends the context at any moment while writers
+// TestCancelledContextDuringWritesLeavesNothing ends the context at any moment while writers
 // continue.
-func TestContextThatEndsBesideAWriterLeavesNothing(t *testing.T) {
+func TestCancelledContextDuringWritesLeavesNothing(t *testing.T) {
 	pool, other := onePool(t)
 	for range 200 {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -223,7 +223,7 @@ func TestPanicInWorkReachesItsCaller(t *testing.T) {
 	requireGivenBack(t, pool)
 }
 
-func TestErrorOfWorkIsReturnedAsItIs(t *testing.T) {
+func TestWorkErrorIsReturnedUnchanged(t *testing.T) {
 	pool, _ := onePool(t)
 	tx := begin(t, t.Context(), pool)
 	require.Equal(t, driver.ErrBadConn, tx.Do(t.Context(), func(*pgx.Conn) error { return driver.ErrBadConn }))

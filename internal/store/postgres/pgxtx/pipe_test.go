@@ -39,9 +39,9 @@ func (v failingValue) Value() (driver.Value, error) {
 	return nil, errValue
 }
 
-// TestStatementFailsAfterThoseBeforeIt runs each case with a statement that the connection knows
+// TestStatementFailsAfterEarlierOnesRan runs each case with a statement that the connection knows
 // and with one that it does not.
-func TestStatementFailsAfterThoseBeforeIt(t *testing.T) {
+func TestStatementFailsAfterEarlierOnesRan(t *testing.T) {
 	before := []string{"SAVEPOINT a", "SAVEPOINT b"}
 	back := []string{"ROLLBACK TO a"}
 	for _, known := range []bool{true, false} {
@@ -121,7 +121,7 @@ func TestStatementFailsAfterThoseBeforeIt(t *testing.T) {
 	}
 }
 
-func TestWrongStatementFailsAfterThoseBeforeIt(t *testing.T) {
+func TestInvalidStatementFailsAfterEarlierOnesRan(t *testing.T) {
 	pool, _ := onePool(t)
 	tx := begin(t, t.Context(), pool)
 	_, ran, err := execAfter(t, tx, []string{"SAVEPOINT a"}, "INSERT INTO nowhere VALUES ($1)", 1)
