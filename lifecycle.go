@@ -16,9 +16,9 @@ import (
 )
 
 // Start checks the schema (or migrates), then starts processor, cleanup and consumers, in this order (contract 10.5).
-// What runs does not end with ctx. If Start fails, nothing is left running. It fails while the database cannot be
-// reached, but not while a broker cannot; the process's supervisor should restart it. Starting twice does nothing; a
-// stopped inbox can be started again.
+// They do not end with ctx. If Start fails, nothing is left running. It fails while the database cannot be reached, but
+// not while a broker cannot; the process's supervisor should restart it. Starting twice does nothing; a stopped inbox
+// can be started again.
 func (ib *Inbox) Start(ctx context.Context) error {
 	ib.lifecycle.Lock()
 	defer ib.lifecycle.Unlock()
@@ -78,7 +78,7 @@ func (ib *Inbox) startAll(ctx context.Context) error {
 	ib.mu.Lock()
 	ib.consumers = consumers
 	ib.mu.Unlock()
-	// Declare the topics before any cleanup: what the consumers have not read yet may need what it would delete.
+	// Declare the topics before any cleanup: unread records may need the rows that it would delete.
 	if err := ib.recordProgress(ctx); err != nil {
 		return err
 	}
@@ -175,7 +175,7 @@ func (ib *Inbox) prepare(ctx context.Context) error {
 	if err := ib.prepareInline(ctx); err != nil {
 		return err
 	}
-	return ib.bounded(ctx, ib.warnOrphans, ib.warnStrayLanes)
+	return ib.bounded(ctx, ib.warnOrphans, ib.warnSplitLanes)
 }
 
 // bounded makes checks, each of which may take StatementTimeout.
@@ -191,7 +191,7 @@ func (ib *Inbox) bounded(ctx context.Context, checks ...func(context.Context) er
 	return nil
 }
 
-// checkSettings logs what is wrong with the database's settings, or refuses them.
+// checkSettings logs wrong settings of the database, or refuses them.
 func (ib *Inbox) checkSettings(ctx context.Context) error {
 	return ib.warn(ib.store.CheckSettings(ctx))
 }
@@ -246,9 +246,9 @@ func (ib *Inbox) warnOrphans(ctx context.Context) error {
 	return nil
 }
 
-// warnStrayLanes logs the ordered handlers whose lanes are split, because the oldest of their keys was dropped too
+// warnSplitLanes logs the ordered handlers whose lanes are split, because the oldest of their keys was dropped too
 // early.
-func (ib *Inbox) warnStrayLanes(ctx context.Context) error {
+func (ib *Inbox) warnSplitLanes(ctx context.Context) error {
 	rules := map[string]store.LaneRule{}
 	for h := range ib.registry.Handlers() {
 		if !h.Ordered() {
@@ -262,7 +262,7 @@ func (ib *Inbox) warnStrayLanes(ctx context.Context) error {
 			rules[key] = rule
 		}
 	}
-	keys, err := ib.store.StrayLanes(ctx, rules)
+	keys, err := ib.store.KeysWithSplitLanes(ctx, rules)
 	if err != nil {
 		return fmt.Errorf("query lanes of dropped handler keys: %w", err)
 	}

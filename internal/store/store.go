@@ -47,15 +47,15 @@ type Store interface {
 	// CheckSettings returns what a start warns of in the settings of the server or the connection. It returns an error
 	// if an inbox cannot run with them. It reads no table.
 	CheckSettings(ctx context.Context) ([]Warning, error)
-	// CheckIsolation returns a warning if transactions that state no isolation do not run at READ COMMITTED. Those of
-	// handlers state theirs. The store's statements outside of transactions state READ COMMITTED from then on, as its
-	// transactions always do.
+	// CheckIsolation returns a warning if transactions that state no isolation do not run at READ COMMITTED. Handlers'
+	// transactions state theirs. The store's statements outside of transactions state READ COMMITTED from then on, as
+	// its transactions always do.
 	CheckIsolation(ctx context.Context, handlers sql.IsolationLevel) ([]Warning, error)
 	// AddAuditTx adds an operator's action to the audit in the transaction of that action (contract 11.3).
 	AddAuditTx(ctx context.Context, tx *gorm.DB, audit models.Audit) error
 }
 
-// Warning is an entry of the log: what is wrong with a database's settings, and what to do.
+// Warning is an entry of the log that names a wrong setting of the database, and the fix.
 type Warning struct {
 	Message string
 	Fields  []zap.Field
@@ -102,10 +102,10 @@ type Notifier interface {
 	// NotifyTx makes the commit of the caller's transaction do what Notify does, for this process's Listener as well.
 	// On SQLite it does nothing.
 	NotifyTx(ctx context.Context, tx *gorm.DB, handlerKeys ...string) error
-	// Listen opens a connection to receive those notifications. It returns once it has received one of its own. It
-	// returns ErrSharedSession behind a pooler that gives each transaction another session, and then leaves nothing
-	// behind there. It returns ErrNotReceived if ctx ends before, and ErrCannotListen if the pool's driver is not pgx,
-	// and on SQLite.
+	// Listen opens a connection to receive those notifications. It returns once it has received its own test
+	// notification. Behind a pooler that gives each transaction another session it returns ErrSharedSession, and leaves
+	// no LISTEN in those sessions. It returns ErrNotReceived if ctx ends before, and ErrCannotListen if the pool's
+	// driver is not pgx, and on SQLite.
 	Listen(ctx context.Context) (Listener, error)
 }
 
@@ -175,13 +175,13 @@ type Lanes interface {
 	// WaitingLaneHandlers returns every Lane.Handler that has waiting rows, including those that no registered handler
 	// has any more.
 	WaitingLaneHandlers(ctx context.Context) ([]int64, error)
-	// StrayLanes returns those handler keys that have pending or poisoned rows in lanes of a name outside their rule.
-	// The handler has dropped the key that gave the lanes their name. Later rows of the same ordering key are therefore
-	// in other lanes and do not wait for them. It reads only the newest rows of each name: what it returns is true, but
-	// a key with few rows among many of another key may be missing.
-	StrayLanes(ctx context.Context, rules map[string]LaneRule) (handlerKeys []string, err error)
-	// ReleaseWaiting lets up to limit waiting rows of these keys be claimed, whatever is before them in their lanes. It
-	// is for handlers that are no longer ordered.
+	// KeysWithSplitLanes returns the handler keys that have pending or poisoned rows in lanes of a name outside their
+	// rule. The handler has dropped the key that gave the lanes their name. Later rows of the same ordering key are
+	// therefore in other lanes and do not wait for them. It reads only the newest rows of each name. So every returned
+	// key is right, but a key with few rows among many of another key may be missing.
+	KeysWithSplitLanes(ctx context.Context, rules map[string]LaneRule) (handlerKeys []string, err error)
+	// ReleaseWaiting lets up to limit waiting rows of these keys be claimed, even if rows before them in their lanes
+	// are open. It is for handlers that are no longer ordered.
 	ReleaseWaiting(ctx context.Context, handlerKeys []string, limit int) (released int64, err error)
 }
 
@@ -234,10 +234,10 @@ type Recoverer interface {
 	// OpenClaims reads the next ClaimPage statuses of up to ClaimWalks walks and returns one page for each, with what
 	// is claimed among them. It reads no others.
 	OpenClaims(ctx context.Context, walks []ClaimWalk) ([]OpenClaims, error)
-	// EvictHolders ends the transactions that hold locks on these statuses, and the open accepts of these workers:
-	// those of transactional handlers and of accepts whose worker is gone while the server still waits for its
-	// connection. It ends only those that wait for a client, and returns how many. The database's user may lack the
-	// right to do so. It does nothing on SQLite, where a transaction dies with its process.
+	// EvictHolders ends the transactions that hold locks on these statuses, and the open accepts of these workers. Such
+	// transactions belong to a worker that is gone while the server still waits for its connection. It ends only those
+	// that wait for a client, and returns how many. The database's user may lack the right to do so. It does nothing on
+	// SQLite, where a transaction dies with its process.
 	EvictHolders(ctx context.Context, refs []Ref, workerIDs []string) (int, error)
 	// PendingKeys returns the distinct handler keys of pending statuses.
 	PendingKeys(ctx context.Context) ([]string, error)
@@ -272,11 +272,10 @@ type Cleaner interface {
 	LoadExpired(ctx context.Context, req CleanupRequest, messageNumbers []int64, maxBytes int64) (loaded []ExpiredMessage,
 		taken int, err error)
 	// DeleteExpired deletes what LoadExpired loaded and nothing else: statuses that are still at their version, and
-	// messages of which nothing stays and which have gained no status since (contract 6.3). What an accept has locked
-	// stays.
+	// messages without remaining or new statuses (contract 6.3). Rows that an accept has locked stay.
 	DeleteExpired(ctx context.Context, expired []ExpiredMessage) (CleanupResult, error)
-	// Clock returns the time by which ages are judged: that of the database's clock, because a cleaner whose clock is
-	// ahead must not delete what is young (contract 3.5). On SQLite, and with a test's clock, it returns now.
+	// Clock returns the time by which ages are judged. It is the database's, because a cleaner whose clock is ahead
+	// must not delete young rows (contract 3.5). On SQLite, and with a test's clock, it returns now.
 	Clock(ctx context.Context, now time.Time) (time.Time, error)
 	// DeleteAudit removes up to limit audit rows of actions before that time. It skips rows that another transaction
 	// uses.
@@ -292,7 +291,7 @@ type Markers interface {
 	// (contract 8.2). If another transaction has added the same marker and not yet committed, it waits for that one, on
 	// PostgreSQL for at most wait. After that time PostgreSQL returns ErrMarkerBusy, and the transaction must be rolled
 	// back, at least to a savepoint before this call. On PostgreSQL a transaction with an isolation above READ
-	// COMMITTED fails if the other one came after its snapshot (see IsSerialization). The caller's own lock_timeout is
+	// COMMITTED fails if the other one came after its snapshot (see IsSerialization). The caller's lock_timeout is
 	// unchanged when this returns.
 	AddMarkerTx(ctx context.Context, tx *gorm.DB, marker models.Marker, wait time.Duration) (added bool, err error)
 	// HasMarker reports whether there is a marker of that key.
@@ -316,7 +315,7 @@ type Publisher interface {
 	// value and headers.
 	LoadUnpublishedRejected(ctx context.Context, id string, maxBytes int) (UnpublishedRejected, error)
 	// MarkPublished remembers that a poisoned status is published. It changes nothing if the status has another version
-	// by now: what is poisoned again later is published again.
+	// by now: a status that is poisoned again is published again.
 	MarkPublished(ctx context.Context, ref UnpublishedRef, at time.Time) error
 	// MarkRejectedPublished remembers that a rejected message is published.
 	MarkRejectedPublished(ctx context.Context, ref UnpublishedRef, at time.Time) error

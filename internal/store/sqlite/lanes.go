@@ -87,8 +87,8 @@ type head struct {
 }
 
 // claimHeads claims rows that are first in their lanes and reports whether it marked others as waiting. It need not
-// check the lanes of the marked rows. This transaction saw whatever ended before it, and whatever ends later sees its
-// marks.
+// check the lanes of the marked rows. This transaction sees all rows that ended before it, and a transaction that ends
+// a row later sees the marks.
 func (s *Store) claimHeads(
 	ctx context.Context, pool gorm.ConnPool, now string, worker any, limit store.KeyLimit, w *store.Window,
 ) (claims []store.Claim, marked bool, err error) {
@@ -315,8 +315,8 @@ func (s *Store) ReleaseWaiting(ctx context.Context, handlerKeys []string, limit 
 	return released, base.Doing("release waiting statuses", err)
 }
 
-func (s *Store) StrayLanes(ctx context.Context, rules map[string]store.LaneRule) ([]string, error) {
-	return base.StrayLanes(ctx, s, rules)
+func (s *Store) KeysWithSplitLanes(ctx context.Context, rules map[string]store.LaneRule) ([]string, error) {
+	return base.KeysWithSplitLanes(ctx, s, rules)
 }
 
 func (s *Store) LaneHandlers(ctx context.Context) ([]int64, error) {
