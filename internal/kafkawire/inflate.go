@@ -182,8 +182,8 @@ func (r *inflating) Read(into []byte) (int, error) {
 	if len(r.rest) == 0 {
 		return 0, io.EOF
 	}
-	const most = 64 << 10
-	n := copy(into[:min(len(into), most)], r.rest)
+	const limit = 64 << 10
+	n := copy(into[:min(len(into), limit)], r.rest)
 	r.rest = r.rest[n:]
 	return n, nil
 }
