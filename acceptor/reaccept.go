@@ -18,11 +18,11 @@ import (
 // ErrRejectedNotFound means that no rejected message has that ID, or no longer.
 var ErrRejectedNotFound = errors.New("no such rejected message")
 
-// AcceptRejected decodes a rejected record again with its channel's current decoder, accepts its
-// messages and deletes the rejected row, all in one transaction (contract 7.4). The results are
-// those of the record's messages. An ID that is known by now is a duplicate, which is as good.
+// AcceptRejected decodes a rejected record again with its channel's current decoder, accepts its messages and deletes
+// the rejected row, all in one transaction (contract 7.4). There is one result per message of the record. A message
+// whose ID is known by now is a duplicate, which counts as accepted.
 //
-// If any message of the record cannot be accepted, nothing is stored, whatever the policies. The error is then a
+// If any message of the record cannot be accepted, nothing is stored, under any policy. The error is then a
 // *handler.StillBadError with the reason. The row stays and gets this reason. An unknown ID, or one that another caller
 // has just accepted, is ErrRejectedNotFound. A channel that this process does not declare is an *InvalidError with
 // reason unknown_channel, and the row keeps its reason. After any other error it is unknown whether the record was
@@ -39,7 +39,7 @@ var ErrRejectedNotFound = errors.New("no such rejected message")
 // Messages that were handled and cleaned up since are new, and their handlers run again: accept such records within the
 // retention, or make sure that their handlers tolerate it.
 //
-// The messages count as received now: in their lanes they come after those accepted since.
+// The messages count as received now: in their lanes they come after messages that were accepted in between.
 // AcceptRejected is safe for concurrent use.
 func (a *Acceptor) AcceptRejected(ctx context.Context, id string) ([]Result, error) {
 	return a.AcceptRejectedBy(ctx, id, nil, nil)
@@ -123,7 +123,7 @@ func (a *Acceptor) rerun(ctx context.Context, row models.RejectedMessage, receiv
 	if err != nil {
 		return nil, fmt.Errorf("rejected message %q: run its handlers again: %w", row.ID, err)
 	}
-	// What has run has run, even if the caller has gone: store the result all the same.
+	// The handlers have run, so store the result even if the caller has gone.
 	ctx = context.WithoutCancel(ctx)
 	if bad != nil {
 		return nil, a.keepRejected(ctx, row, bad, audit)

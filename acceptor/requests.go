@@ -13,8 +13,8 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// requestsLast is how long a request may wait for the owner of its partition. After an hour, what the
-// operator saw may no longer be so.
+// requestsLast is how long a request may wait for the owner of its partition. After an hour, the partition may no
+// longer be as the operator saw it.
 const requestsLast = time.Hour
 
 // PartitionRequests returns what operators have requested for halted partitions of a channel within

@@ -72,9 +72,9 @@ func waitingFor(p models.Partition) *WaitingError {
 	return e
 }
 
-// caughtUp returns a moment such that no partition holds an unread record from before it: now or, if it is earlier,
-// what the partition that is furthest behind has caught up to. Redeliveries of all channels may need markers, and those
-// of Inbox channels need messages. It fails with a *WaitingError if a partition has never caught up.
+// caughtUp returns a moment such that no partition holds an unread record from before it: now or, if it is earlier, the
+// moment up to which the partition furthest behind is read. Redeliveries of all channels may need markers, and
+// redeliveries of Inbox channels need messages. It fails with a *WaitingError if a partition has never caught up.
 func (r *run) caughtUp(ctx context.Context, markers bool) (until time.Time, behind *WaitingError, err error) {
 	until = r.now
 	err = r.bounded(ctx, func(ctx context.Context) error {
@@ -111,8 +111,8 @@ func (r *run) hold(ctx context.Context, markers bool) error {
 	return nil
 }
 
-// undeclaredFor is how long partitions count that no worker declares any more. Brokers forget a
-// group's offsets after that time by default, so it would begin anew.
+// undeclaredFor is how long cleanup waits for partitions that no worker declares any more. Brokers forget a group's
+// offsets after that time by default, so the group would start over.
 const undeclaredFor = 7 * 24 * time.Hour
 
 // forget deletes the partitions of channels, groups and topics that were removed.
@@ -142,8 +142,8 @@ const (
 
 // Health is the state of cleanup in the background.
 type Health struct {
-	// Held is what runs wait for, a *WaitingError, and HeldSince is since when: by the database's clock if the
-	// partition has ever been read to its end. They are nil and zero if runs delete everything that is old
+	// Held is a *WaitingError with the partition that runs wait for, and HeldSince is since when: by the database's
+	// clock if the partition has ever been read to its end. They are nil and zero if runs delete everything that is old
 	// enough, or are less than six intervals behind.
 	Held      error
 	HeldSince time.Time
@@ -198,8 +198,7 @@ func (c *Cleaner) overdue() bool {
 	return c.state.held != nil && c.state.behindFor+c.clock.Now().Sub(c.state.measured) >= c.patience()
 }
 
-// ended records how a run ended. A run that did not have to wait may still have been held back, by a partition that is
-// behind.
+// ended records how a run ended. A run that did not wait may still have kept rows for a partition that lags.
 func (c *Cleaner) ended(r *run, err error) {
 	by := r.waitingFor
 	if by == nil && r.behind != nil && r.now.Sub(r.behind.CaughtUpAt) >= c.patience() {

@@ -96,8 +96,8 @@ const (
 // span is a part of the walk: messages received from (inclusive) until.
 type span struct{ from, until time.Time }
 
-// plan returns the spans of a run, in order and disjoint, and whether they are a full walk. kept
-// says that there are statuses that stay whatever their age.
+// plan returns the spans of a run, in order and disjoint, and whether they are a full walk. kept says that there are
+// statuses that stay at any age.
 func (w *walked) plan(now time.Time, kept bool) (spans []span, full bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
