@@ -92,9 +92,9 @@ type OpenClaim struct {
 // Claimed is the result of one claim.
 type Claimed struct {
 	Claims []Claim
-	// More are keys that may have more due rows which this claim did not reach: those of ordered handlers, those with
-	// After, and those whose claim ended at Bytes. Claim again for them, without After, however few of their rows are
-	// in Claims. They are sorted and distinct.
+	// More are keys that may have more due rows which this claim did not reach: keys of ordered handlers, keys with
+	// After, and keys whose claim ended at Bytes. Claim again for them, without After, even if few of their rows are in
+	// Claims. They are sorted and distinct.
 	More []string
 	// LanesErr is not nil if the claim succeeded, but checking the lanes of the rows it marked as waiting failed
 	// afterwards. CheckLanes makes up for that.

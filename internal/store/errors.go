@@ -140,7 +140,7 @@ func (e *commitError) Unwrap() error { return e.error }
 // MayBeCommitted reports whether the transaction of a Store's method, most notably Accept, may have been committed
 // although the method returned err. A transaction that never reached its commit was certainly rolled back or never
 // begun: the database refused a statement, the context ended or the connection was lost before the commit. So was one
-// whose commit PostgreSQL refused. Any other error of the commit counts, whatever it is.
+// whose commit PostgreSQL refused. Any other error of the commit counts.
 func MayBeCommitted(err error) bool {
 	var commit *commitError
 	return errors.As(err, &commit) && !has(err, dialect.Refused)

@@ -9,9 +9,9 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// Operators are the queries and actions of package ops. Their pool is that of Act, or one of Singles. Lists read a
-// bounded number of rows, in the order of an index. Actions return what they have changed, because a concurrent one may
-// have been first.
+// Operators are the queries and actions of package ops. Their pool comes from Act or from Singles. Lists read a bounded
+// number of rows, in the order of an index. Actions return what they have changed, because a concurrent one may have
+// been first.
 type Operators interface {
 	// Act runs work in a transaction, and again if the database rolls it back because of a deadlock. It commits unless
 	// work fails.
@@ -42,7 +42,7 @@ type StatusLists interface {
 	KeysIn(ctx context.Context, pool gorm.ConnPool, stage Stage, limit int) ([]string, error)
 	// OpenStatuses returns the open ones of these statuses.
 	OpenStatuses(ctx context.Context, pool gorm.ConnPool, ids []string) ([]StatusRow, error)
-	// StatusesAmong returns those of these statuses that are of these messages.
+	// StatusesAmong returns the given statuses that belong to the given messages.
 	StatusesAmong(ctx context.Context, pool gorm.ConnPool, ids []string, messageNumbers []int64) ([]StatusRow, error)
 	// StatusesOf returns up to limit statuses of a message, with their attempts.
 	StatusesOf(ctx context.Context, pool gorm.ConnPool, messageNumber int64, limit int) ([]StatusRow, error)
@@ -201,7 +201,7 @@ type StatusActions interface {
 	// RetryStatuses makes the poisoned and failing ones of these statuses due that are at their versions. A version of
 	// 0 is any.
 	RetryStatuses(ctx context.Context, pool gorm.ConnPool, refs []VersionedID, now time.Time) ([]ChangedStatus, error)
-	// DiscardStatuses ends those of these statuses that are open and not processing, and are at their versions.
+	// DiscardStatuses ends the given statuses that are open, not processing, and at their versions.
 	DiscardStatuses(ctx context.Context, pool gorm.ConnPool, refs []VersionedID, now time.Time) ([]ChangedStatus, error)
 	// OpenState returns an open status with the columns that say why an action left it; nil if it is not open.
 	OpenState(ctx context.Context, pool gorm.ConnPool, statusID string) (*models.HandlerStatus, error)
@@ -332,7 +332,7 @@ type AuditViews interface {
 	// ScanAudit reads a part of the audit, the latest first. It returns the rows that match, without their details, and
 	// a row that closes it.
 	ScanAudit(ctx context.Context, pool gorm.ConnPool, scan AuditScan) ([]AuditHit, error)
-	// AuditDetails returns the details of those of these rows that exist.
+	// AuditDetails returns the details of the given rows that exist.
 	AuditDetails(ctx context.Context, pool gorm.ConnPool, ids []string) (map[string]string, error)
 }
 

@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// Stamp scans a time in whatever form the driver returns it: as a time or, from a SQLite expression without a declared
-// type, as text. The time is UTC, and NULL is the zero time.
+// Stamp scans a time in any form that a driver returns: as a time or, from a SQLite expression without a declared type,
+// as text. The time is UTC, and NULL is the zero time.
 type Stamp struct{ time.Time }
 
-// timeFormats are tried in this order: the SQLite store's own format, what the drivers write for a time.Time, and the
-// formats of SQLite's functions.
+// timeFormats are tried in this order: the SQLite store's format, the drivers' formats of a time.Time, and the formats
+// of SQLite's functions.
 var timeFormats = []string{
 	"2006-01-02 15:04:05.999999999-07:00",
 	"2006-01-02 15:04:05.999999999 -0700", // the beginning of a Time's String

@@ -76,7 +76,7 @@ func (d Database) namesIn(schema string) *names {
 		"{markers}", columns.Quote(naming.Markers()),
 		"{audit}", columns.Quote(naming.Audit()),
 		"{meta}", columns.Quote(naming.Meta()),
-		// Each table has its own channel, whatever schema or search path it is reached by.
+		// Each table has its own channel, under any schema or search path.
 		"{channel}", "('inbox_' || '"+columns.Quote(naming.HandlerStatuses())+"'::regclass::oid)",
 		"{latest}", d.latest,
 	)}
@@ -109,16 +109,16 @@ func (d Database) Text(statement string) string {
 }
 
 // TextWithin is Text with a number of rows for {most}.
-func (d Database) TextWithin(statement string, most int) string {
+func (d Database) TextWithin(statement string, limit int) string {
 	type bounded struct {
 		statement string
-		most      int
+		limit     int
 	}
-	key, n := bounded{statement, most}, d.names.Load()
+	key, n := bounded{statement, limit}, d.names.Load()
 	if text, ok := n.texts.Load(key); ok {
 		return text.(string)
 	}
-	text := strings.ReplaceAll(n.Replace(statement), "{most}", strconv.Itoa(most))
+	text := strings.ReplaceAll(n.Replace(statement), "{most}", strconv.Itoa(limit))
 	n.texts.Store(key, text)
 	return text
 }

@@ -29,9 +29,9 @@ func conflict(rejection models.RejectedMessage, stored Known, contentDiffers boo
 	return rejection
 }
 
-// prepareRejected returns rows that no column refuses: what is rejected already must not fail again. They are sorted by
-// their coordinates, so that concurrent accepts of the same records wait for each other instead of deadlocking. Of rows
-// with the same coordinates only the first is returned.
+// prepareRejected returns rows that no column refuses: a rejected record must not fail again. They are sorted by their
+// coordinates, so that concurrent accepts of the same records wait for each other instead of deadlocking. Of rows with
+// the same coordinates only the first is returned.
 func prepareRejected(rejected []models.RejectedMessage, now time.Time) ([]models.RejectedMessage, error) {
 	rows := make([]models.RejectedMessage, len(rejected))
 	for i, row := range rejected {

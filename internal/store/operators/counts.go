@@ -119,9 +119,9 @@ func groups(of []store.FailureGroup) (string, error) {
 }
 
 // countGroups uses the index on failures and reads the newest $2 statuses of each group before an ID. It is
-// MATERIALIZED because a planner repeats the condition in each aggregate otherwise. What is shown of a group is read by
-// the index on open statuses. Times are not compared again: our own form is compared exactly here, other forms on
-// SQLite to the second.
+// MATERIALIZED because a planner repeats the condition in each aggregate otherwise. The columns of a group that are
+// shown are read by the index on open statuses. Times are not compared again: our own form is compared exactly here,
+// other forms on SQLite to the second.
 const countGroups = `
 WITH groups AS (SELECT {0} AS handler_key, {1} AS fingerprint, {2 as ID} AS before FROM {list}),
 found AS MATERIALIZED (

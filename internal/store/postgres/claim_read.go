@@ -113,7 +113,7 @@ func (r *claimRow) claim() store.Claim {
 	return c
 }
 
-// repeated is a text column whose value is usually that of the row before. NULL becomes empty.
+// repeated is a text column whose value usually equals the previous row's. NULL becomes empty.
 type repeated struct{ text string }
 
 // ScanBytes implements pgtype.BytesScanner.
