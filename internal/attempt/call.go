@@ -46,9 +46,8 @@ type patience struct {
 // as ignoring its context.
 const overdueTolerance = time.Second
 
-// call runs the handler's own code in a new goroutine, because Goexit, or a handler that never returns, would end or
-// block ours. running, which may be nil, tracks the call until it returns. The results are in the order of the
-// deliveries.
+// call runs the handler's code in a new goroutine, because Goexit, or a handler that never returns, would end or block
+// ours. running, which may be nil, tracks the call until it returns. The results are in the order of the deliveries.
 func call(ctx context.Context, tx *gorm.DB, h *handler.Handler, outer []handler.Middleware, running *Running,
 	p patience, deliveries ...handler.Delivery,
 ) []error {
@@ -96,7 +95,7 @@ func call(ctx context.Context, tx *gorm.DB, h *handler.Handler, outer []handler.
 	return slices.Repeat([]error{fmt.Errorf("%w for %s", ErrStuck, waited)}, len(deliveries))
 }
 
-// call runs the handler's own code. The errors are in the order of the attempts.
+// call runs the handler's code. The errors are in the order of the attempts.
 func (r *Runner) call(ctx context.Context, session, tx *gorm.DB, group []*Attempt, c Call) []error {
 	if err := c.MayStart(ctx); err != nil {
 		return slices.Repeat([]error{err}, len(group))

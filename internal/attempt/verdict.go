@@ -31,7 +31,7 @@ func (a *Attempt) Verdict() (v Verdict) {
 	if a.Err == nil {
 		return Verdict{Outcome: handler.AttemptCompleted}
 	}
-	defer func() { // an error's own Is and As may panic for any target
+	defer func() { // an error's Is and As may panic for any target
 		if p := recover(); p != nil {
 			v = a.failed(Recovered(fmt.Sprintf("the handler's error: %v", p)))
 		}
@@ -93,7 +93,7 @@ func (e *Unrecoverable) Error() string { return e.Reason.Error() }
 // Unwrap returns the reason.
 func (e *Unrecoverable) Unwrap() error { return e.Reason }
 
-// Cut marks an attempt that was cut short before or after the handler's own part. It is repeated after a while.
+// Cut marks an attempt that was cut short before or after the handler's call. It is repeated after a while.
 type Cut struct {
 	Reason error
 	// Delay is how long the repeat waits at least; 0 leaves that to the caller.

@@ -1,5 +1,5 @@
 // Package brief bounds text that comes from outside before it is kept, logged or quoted in an error: message types,
-// IDs, header names, and the texts of errors, which may quote whatever a producer wrote (contract 3.6).
+// IDs, header names, and the texts of errors, which may quote a producer's data (contract 3.6).
 package brief
 
 import (

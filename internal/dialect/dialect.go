@@ -1,6 +1,5 @@
-// Package dialect is the form in which a database is described: what code outside of the database's own
-// folder has to know of it. The descriptions are in those folders, and package dialects finds the one of a
-// session.
+// Package dialect describes a database for the code outside of the database's folder. The descriptions are in the
+// databases' folders, and package dialects finds the one for a session.
 package dialect
 
 import (
@@ -73,7 +72,7 @@ func (d *Dialect) RefusedIsolation(level sql.IsolationLevel) (allowed string) {
 // Class is a set of what may be true of an error of the database.
 type Class uint16
 
-// What may be true of an error. Package store documents most of it where it asks.
+// The classes of an error. Package store documents most of them where it asks.
 const (
 	Transient     Class = 1 << iota // the same call may succeed later
 	OfStatement                     // though transient, the statement or its caller is the cause

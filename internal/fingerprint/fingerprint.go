@@ -11,8 +11,8 @@ import (
 	"github.com/gorm-inbox/inbox/redact"
 )
 
-// normalisedRunes is how much of an error names its kind. What is stored was cut already, at a place that depends on
-// how long the varying parts are: the end of it must not count.
+// normalisedRunes is how much of an error names its kind. The stored text was cut already, at a place that depends on
+// how long the varying parts are: its end must not count.
 const normalisedRunes = 300
 
 // Of names the failure group of a handler key and the text of an error. Errors that differ only in what Normalise

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// MaxHalts bounds how many halted partitions of a channel have a reason of their own.
+	// MaxHalts bounds how many halted partitions of a channel have their own reason.
 	MaxHalts = 20
 	// fewPoisoned is how many poisoned statuses it takes to judge their rate: poisoning is meant for single bad messages.
 	fewPoisoned = 10
@@ -63,8 +63,8 @@ func (f *Facts) outages(because func(Reason)) {
 	}
 }
 
-// backlog returns the last sample, which is judged as of its own time: what has changed since is unknown. It is empty
-// if this process is responsible for nothing, or cannot know what is due.
+// backlog returns the last sample, which is judged as of its own time: later changes are unknown. It is empty if this
+// process is responsible for nothing, or cannot know what is due.
 func (f *Facts) backlog() Sample {
 	if !f.Running || f.Standby || f.Sample.Err != nil || f.Sample.At.IsZero() {
 		return Sample{}
@@ -103,8 +103,8 @@ func (f *Facts) consumers(because func(Reason)) {
 }
 
 // stalledSince returns since when the longest stalled partition has made no progress without an excuse, and zero if
-// there is none. The consumer itself excuses what keeps accepts from ending. In an Inline or Direct channel an outage
-// and a paused handler are excuses, too; after their end the partition gets time to make progress.
+// there is none. The consumer itself excuses accepts that cannot end. In an Inline or Direct channel an outage and a
+// paused handler are excuses, too; after their end the partition gets time to make progress.
 func (f *Facts) stalledSince(c Channel) (since time.Time) {
 	excuse := f.Synchronous[c.Name]
 	if excuse.Outage != nil {
@@ -202,8 +202,8 @@ func (f *Facts) failingHandlers(because func(Reason)) {
 	}
 }
 
-// oldestDue is so for handlers whose oldest status is due for MaxDueAge, while this process runs as long. What a
-// paused handler has due is never too old.
+// oldestDue is so for handlers whose oldest status is due for MaxDueAge, once this process has run that long. A paused
+// handler's statuses are never too old.
 func (f *Facts) oldestDue(because func(Reason)) {
 	s := f.backlog()
 	for _, h := range s.Handlers {

@@ -90,7 +90,7 @@ func (h *Hold) acquired(at time.Time) {
 	switch {
 	case h.ended, h.busy.begin.Timer != nil: // it is scheduled; the lease outlasts the grace
 		h.mu.Unlock()
-	case h.held && !h.holds(): // frozen meanwhile: in between, another owner may have held it unseen
+	case h.held && !h.holds(): // the process was frozen: another owner may have held it unseen
 		h.mu.Unlock()
 		h.fall()
 	case h.busy.others:

@@ -28,7 +28,7 @@ type Hold struct {
 	term  context.Context
 	end   context.CancelCauseFunc
 
-	busy busy // what a database with a single writer needs
+	busy busy // for a database with a single writer
 }
 
 // NewHold returns a hold whose terms end with parent, or with the cause lost when the lease is lost. It calls changed

@@ -77,8 +77,8 @@ func (s *Scheduler[T]) ahead(accepting map[*Handler[T]]int) int {
 	return min(n, s.limits.Prefetch)
 }
 
-// LateAt returns when the first message that others may run will have waited for too long; zero if none waits. What
-// DropLate has left gets as much time again.
+// LateAt returns when the first message that others may run will have waited for too long; zero if none waits. The
+// messages that DropLate has kept get as much time again.
 func (h *Handler[T]) LateAt() time.Time {
 	for _, t := range h.queue {
 		if h.keeps(t) {

@@ -155,7 +155,7 @@ func (s *Scheduler[T]) offer(wanted map[*Handler[T]]int) map[*Handler[T]]int {
 			backlog = backlog || h.claimsUnknown || (h.knownDue == 0 && h.claimable())
 		}
 	}
-	var order []*Handler[T] // the smallest wishes first: what they leave goes to the others
+	var order []*Handler[T] // the smallest wishes first: the rest goes to the others
 	for _, h := range s.handlers {
 		if wanted[h] > 0 {
 			order = append(order, h)

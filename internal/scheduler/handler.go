@@ -41,7 +41,7 @@ type Handler[T Task] struct {
 	rules   Rules
 	limits  *Limits
 	queue   []T // claimed, not started
-	alone   int // messages of the queue that must run in a slot of their own
+	alone   int // messages of the queue that must run alone in a slot
 	running int // groups that hold a slot
 	stuck   int // groups that ignore their cancellation; their slots were replaced
 
@@ -208,8 +208,7 @@ func (h *Handler[T]) queued() int { return h.alone + h.slots(len(h.queue)-h.alon
 func (h *Handler[T]) busy() int { return h.running + h.queued() }
 
 // limit returns how many slots the handler may hold at once: its own limit, and one while its circuit breaker is
-// probing. Overdue calls hold none of the inbox's slots, but they still run, so they count against the handler's own
-// limit.
+// probing. Overdue calls hold none of the inbox's slots, but they still run, so they count against the handler's limit.
 func (h *Handler[T]) limit() int {
 	limit := h.limits.Concurrency
 	if own := h.rules.Concurrency; own > 0 {
@@ -229,9 +228,9 @@ func (h *Handler[T]) claimable() bool {
 	return h.mayBeDue && !h.paused && h.canRun() && !h.circuit().Shut() && h.room() > 0
 }
 
-// room returns how many more slots' worth may be claimed: what may run, and what may wait ahead of that. A handler with
-// a limit of its own gets at most twice that limit, so that no worker hoards what others could run. A probe comes
-// alone.
+// room returns how many more slots' worth of messages may be claimed: messages that may run, and messages that may wait
+// in the queue. A handler with its own limit gets at most twice that limit, so that no worker hoards messages that
+// others could run. A probe comes alone.
 func (h *Handler[T]) room() int {
 	limit := h.limit()
 	switch {

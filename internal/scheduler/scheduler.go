@@ -17,8 +17,8 @@ type Limits struct {
 
 	fair int // slots that each handler with work can count on, see Scheduler.fair
 	idle int // slots that no handler holds
-	// bytes are those of all messages that wait, run or are granted to an accept; claiming are those that the running
-	// claim may bring.
+	// bytes is the size of all messages that wait, run or are granted to an accept; claiming is the size that the
+	// running claim may bring.
 	bytes, claiming int
 }
 

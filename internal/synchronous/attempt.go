@@ -53,8 +53,8 @@ func (r *Runner) try(ctx context.Context, stopping <-chan struct{}, at partition
 // first.
 //
 // Once it has a slot, it checks stopping, ctx and the stuck calls again: while it waited, the call that had the slot
-// may have been given up as stuck. That call is recorded as left behind before it returns its slot, so the next owner
-// of the slot sees it. enter then returns the slot, because no waiter may hold one while a stuck call blocks it.
+// may have been given up as stuck. That call is recorded as stuck before it returns its slot, so the next owner of the
+// slot sees it. enter then returns the slot, because no waiter may hold one while a stuck call blocks it.
 func (r *Runner) enter(ctx context.Context, stopping <-chan struct{}, at partition) bool {
 	for r.stuck.await(ctx, stopping, at) {
 		select {

@@ -235,7 +235,7 @@ func (r *Runner) forget(tasks []*task) {
 type task struct {
 	attempt.Attempt
 
-	// received is the message as it was delivered. Each call gets a copy of its own, and the ID by which the handler
+	// received is the message as it was delivered. Each call gets its own copy, and the ID by which the handler
 	// remembers the message is computed from received again for each attempt.
 	received handler.Delivery
 	cut      routine.Backoff // after attempts that charged nothing

@@ -126,8 +126,8 @@ func (c *Counters) each(e Event, observe func(label string, n int64)) {
 	}
 }
 
-// By returns how many events of a kind each declared handler (by its first key) or channel has, whichever the event is
-// counted by. Events of undeclared ones, if any, are under Other.
+// By returns how many events of a kind each declared handler (by its first key) or channel has. The kind decides
+// whether events are counted by handler or by channel. Events of undeclared ones, if any, are under Other.
 func (c *Counters) By(e Event) map[string]int64 {
 	of := map[string]int64{}
 	c.each(e, func(label string, n int64) { of[label] = n })

@@ -29,7 +29,7 @@ type Sample struct {
 	Health map[string]int
 }
 
-// HandlerSample is one handler's backlog, including that of its legacy keys.
+// HandlerSample is one handler's backlog, legacy keys included.
 type HandlerSample struct {
 	HandlerKey string
 	// Due, Waiting, Processing and Poisoned count its statuses up to a bound, see store.Backlog. Capped says that there
