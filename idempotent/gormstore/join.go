@@ -26,7 +26,7 @@ type txKey struct{}
 // SERIALIZABLE), that error is returned: only the caller can roll back and begin again. The transaction must belong to
 // the pool that the store was made with.
 //
-// Do not use it where Run's own transaction is enough: that one is retried after a conflict with another.
+// Do not use it where Run can begin the transaction itself: Run retries that one after a conflict with another.
 func WithTx(ctx context.Context, tx *gorm.DB) context.Context {
 	return context.WithValue(ctx, txKey{}, tx)
 }
@@ -66,8 +66,8 @@ func (s *Store) checkTx(tx *gorm.DB) error {
 	return nil
 }
 
-// join runs the body in the caller's transaction. A savepoint is set before the marker, so a body that fails undoes its
-// marker, too, whatever the caller does afterwards. So does a body that panics, which a caller may recover from.
+// join runs the body in the caller's transaction. A savepoint is set before the marker. So a body that fails undoes its
+// marker, too, even if the caller commits. So does a body that panics, which a caller may recover from.
 func (s *Store) join(ctx context.Context, tx *gorm.DB, w work) (duplicate bool, err error) {
 	if err := s.steer(ctx, tx, "SAVEPOINT inbox_marker"); err != nil {
 		return false, naming(w.Key, err)
@@ -105,7 +105,7 @@ func (s *Store) join(ctx context.Context, tx *gorm.DB, w work) (duplicate bool, 
 	return !added, nil
 }
 
-// steer sends a statement about the savepoint. It ignores the end of ctx: what a body did before that must be kept or
+// steer sends a statement about the savepoint. It ignores the end of ctx: the body's writes before that must be kept or
 // undone all the same.
 func (s *Store) steer(ctx context.Context, tx *gorm.DB, statements string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.opts.StatementTimeout)

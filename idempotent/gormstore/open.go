@@ -72,9 +72,9 @@ func waited(err error) bool { return store.IsWaiting(err) || errors.Is(err, cont
 // add adds the markers of the run, and waits for others for at most wait. It gives up before ctx ends, because
 // cancelling a statement costs the connection.
 //
-// While a rename is rolled out, the programs have some keys in common. Whichever program comes second waits for the
-// first at one of these, and then finds its marker. The keys are sorted, because programs list them in different
-// orders, which would deadlock.
+// While a rename is rolled out, the programs have some keys in common. The second program waits for the first one at
+// such a key, and then finds its marker. The keys are sorted, because programs list them in different orders, which
+// would deadlock.
 func (s *Store) add(ctx context.Context, tx *gorm.DB, w work, wait time.Duration) (added bool, err error) {
 	if w.unmarked {
 		return true, nil

@@ -24,7 +24,7 @@ import (
 //
 // Everything is rolled back if body fails, panics or ends its goroutine, if it swallowed the failure of one of its
 // statements (unless it rolled back to a savepoint), or if the commit is refused, for instance by a deferred
-// constraint. What a body that returned nil wrote is committed even if ctx has ended. After a deadlock or a
+// constraint. If a body returned nil, its writes are committed even if ctx has ended. After a deadlock or a
 // serialization failure body runs again, at most MaxAttempts times in all: its effects outside of the transaction
 // happen again.
 //

@@ -18,10 +18,10 @@ import (
 //	})
 //	err = handle(ctx, order) // nil: acknowledge it
 //
-// Options and the results of handle are those of idempotent.Wrap; Store.Run describes the transaction. tx is bound to
-// ctx, and fn must not end it. With WithTx it is the caller's transaction. A message without an ID, if AllowMissingID
-// lets it pass, has a transaction of the same kind without a marker. Do not wrap handlers that are registered with an
-// inbox: the inbox remembers by itself.
+// Options and results of handle are as in idempotent.Wrap; Store.Run describes the transaction. tx is bound to ctx, and
+// fn must not end it. With WithTx it is the caller's transaction. A message without an ID, if AllowMissingID lets it
+// pass, has a transaction of the same kind without a marker. Do not wrap handlers that are registered with an inbox:
+// the inbox remembers by itself.
 func Wrap[T any](
 	s *Store, handlerKey string, fn func(ctx context.Context, tx *gorm.DB, message T) error, opts ...idempotent.Option,
 ) (func(ctx context.Context, message T) error, error) {

@@ -118,8 +118,8 @@ func (s *Store) recovered(err *error) {
 	}
 }
 
-// setIfFree makes the claim, unless one of its keys has a value. It returns that value then; "" if it is gone
-// meanwhile. For several keys only a script is atomic; for one, a command costs less.
+// setIfFree makes the claim, unless one of its keys has a value. It then returns that value, or "" if it is gone by
+// then. For several keys only a script is atomic; for one, a command costs less.
 func (s *Store) setIfFree(ctx context.Context, c *claim) (made bool, value string, err error) {
 	if len(c.keys) > 1 {
 		value, err := do(ctx, s, func(ctx context.Context) (string, error) {
@@ -169,17 +169,16 @@ func (s *Store) script(script *redis.Script, c *claim, arguments ...any) func(ct
 	}
 }
 
-// forGood are parts of responses that repeating a command does not change: the key holds no string, the user may not
-// run the command, the TTL is invalid. They need not be at the beginning of a response, because Redis 6 puts text of
-// its own before the errors of scripts. Transient errors (LOADING, READONLY, OOM, CLUSTERDOWN …) are not listed.
-var forGood = []string{"WRONGTYPE", "NOPERM", "invalid expire time"}
+// permanentErrors are parts of responses that repeating a command does not change: the key holds no string, the user
+// may not run the command, the TTL is invalid. They need not be at the beginning of a response, because Redis 6 adds
+// text before the errors of scripts. Transient errors (LOADING, READONLY, OOM, CLUSTERDOWN …) are not listed.
+var permanentErrors = []string{"WRONGTYPE", "NOPERM", "invalid expire time"}
 
-// refusedForGood reports whether the server has permanently refused a command. Any other error may change the next
-// time.
-func refusedForGood(err error) bool {
+// isPermanent reports whether the server has permanently refused a command. After any other error a retry may succeed.
+func isPermanent(err error) bool {
 	var answer redis.Error
 	return errors.As(err, &answer) &&
-		slices.ContainsFunc(forGood, func(part string) bool { return strings.Contains(answer.Error(), part) })
+		slices.ContainsFunc(permanentErrors, func(part string) bool { return strings.Contains(answer.Error(), part) })
 }
 
 // milliseconds rounds up, so that nothing is forgotten early. It does not overflow, even for a retention of
