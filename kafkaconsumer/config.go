@@ -25,14 +25,15 @@ type StartOffset string
 const (
 	// First reads everything the partition holds.
 	First StartOffset = "first"
-	// Last reads what arrives from now on. It is for new groups: those without a committed offset
-	// on any partition of their topics. The group's leader commits the ends of all partitions in
-	// one request before any member reads, so a restart before the first record loses nothing. With
-	// ReadCommitted the end is before transactions that are still open.
+	// Last reads the records that arrive from now on. It is for new groups, without a committed offset on any partition
+	// of their topics. The group's leader commits the ends of all partitions in one request before any member reads, so
+	// a restart before the first record loses nothing. With ReadCommitted the end is before transactions that are still
+	// open.
 	//
-	// Whatever has no committed offset later is read from its first record: added partitions, topics that appear, topics
-	// that are added to the config, and topics that the leader of a new group once found missing. All members must use
-	// Last: they wait for a leader that does not. A group whose offsets have expired on the brokers is new again.
+	// Partitions that have no committed offset later are read from their first record: added partitions, topics that
+	// appear, topics that are added to the config, and topics that the leader of a new group once found missing. All
+	// members must use Last: they wait for a leader that does not. A group whose offsets have expired on the brokers is
+	// new again.
 	Last StartOffset = "last"
 )
 
@@ -105,18 +106,18 @@ type Config struct {
 	// AcceptConcurrency is how many accepts may run at once, each for its own partitions. Each one
 	// needs a database connection. Default 2. Do not raise it above the number of partitions.
 	AcceptConcurrency int `yaml:"accept_concurrency" env:"ACCEPT_CONCURRENCY"`
-	// BufferBytes bounds the memory of what has been fetched and not yet accepted, decompressed, of all partitions
-	// together. Default 64 MiB. While it is used up, nothing more is fetched, decompressed or decoded, except for one
-	// partition at a time, so that what is larger than the bound passes too. That partition may exceed the bound by one
-	// response, one decompressed batch (MaxBatchBytes at most), what decoding one record takes (a few times
-	// Decoder.MaxRecordBytes) and four accepts (BatchBytes).
+	// BufferBytes bounds the memory of all records, decompressed, that are fetched and not yet accepted. Default 64
+	// MiB. While it is used up, nothing more is fetched, decompressed or decoded, except for one partition at a time,
+	// so that a batch larger than the bound passes too. That partition may exceed the bound by one response, one
+	// decompressed batch (MaxBatchBytes at most), what decoding one record takes (a few times Decoder.MaxRecordBytes)
+	// and four accepts (BatchBytes).
 	BufferBytes int `yaml:"buffer_bytes" env:"BUFFER_BYTES"`
 	// MaxBatchBytes bounds a record batch, compressed or not. A larger batch halts its partition, because a few bytes can
 	// decompress to any number. Default 128 MiB, 1 GiB at most. Do not set it below what producers may write before
 	// compression: a broker's message.max.bytes counts after compression.
 	MaxBatchBytes int `yaml:"max_batch_bytes" env:"MAX_BATCH_BYTES"`
-	// CommitInterval is the shortest time between two commits. What is accepted in between is committed together. Default
-	// 100 ms. A longer interval means more redeliveries after a crash, not more throughput.
+	// CommitInterval is the shortest time between two commits. Records that are accepted in between are committed
+	// together. Default 100 ms. A longer interval means more redeliveries after a crash, not more throughput.
 	CommitInterval time.Duration `yaml:"commit_interval" env:"COMMIT_INTERVAL"`
 
 	// SessionTimeout is how long a member may be silent before the broker reassigns its partitions. Default 10 s. Brokers
@@ -161,13 +162,13 @@ type Config struct {
 	// permanently, for example as too large, halts only its partition: give the topic a larger max.message.bytes than
 	// Topics have.
 	DeadLetterTopic string `yaml:"dead_letter_topic" env:"DEAD_LETTER_TOPIC"`
-	// PublishPoisoned publishes a copy of each poisoned message of the channel, and of each record that is
-	// kept as rejected (stored bad records, and unrouted ones under Reject), to DeadLetterTopic as well,
-	// for teams that watch topics. The rows stay, and operators act on them. Rows are polled for every
-	// WatchInterval, and each is published at least once: a crash can repeat it. A copy has the message's
-	// content, key and headers, and additional headers for its origin, the error and the attempts
-	// (inbox-handler and so on). What was poisoned before the option was set is published, too. Do not
-	// consume the topic to run messages again that operators may retry as well. Default off (contract 7.9).
+	// PublishPoisoned publishes a copy of each poisoned message of the channel, and of each record that is kept as
+	// rejected (stored bad records, and unrouted ones under Reject), to DeadLetterTopic as well, for teams that watch
+	// topics. The rows stay, and operators act on them. Rows are polled for every WatchInterval, and each is published
+	// at least once: a crash can repeat it. A copy has the message's content, key and headers, and additional headers
+	// for its origin, the error and the attempts (inbox-handler and so on). Messages that were poisoned before the
+	// option was set are published, too. Do not consume the topic to run messages again that operators may retry as
+	// well. Default off (contract 7.9).
 	PublishPoisoned bool `yaml:"publish_poisoned" env:"PUBLISH_POISONED"`
 
 	// OnDeadLetter is called with each bad record that the dead-letter topic has acknowledged and with

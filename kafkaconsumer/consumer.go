@@ -166,10 +166,10 @@ const (
 	cutTimeout   = 2 * time.Second // to end after connections were cut
 )
 
-// Stop ends fetching, lets running accepts finish within DrainTimeout, commits them, leaves the group and waits for all
-// of that. After three quarters of ctx's time (or after DrainTimeout and 5 s, if ctx has no deadline) it cancels
-// accepts and closes connections. What was accepted and not committed by then is redelivered. Stop fails only if the
-// acceptor ignores its context until ctx ends. Calling Stop before Start, or twice, is allowed.
+// Stop ends fetching, lets running accepts finish within DrainTimeout, commits them, leaves the group and waits until
+// all of this has ended. After three quarters of ctx's time (or after DrainTimeout and 5 s, if ctx has no deadline) it
+// cancels accepts and closes connections. Records that are accepted and not committed by then are redelivered. Stop
+// fails only if the acceptor ignores its context until ctx ends. Calling Stop before Start, or twice, is allowed.
 func (c *Consumer) Stop(ctx context.Context) error {
 	c.mu.Lock()
 	first := !c.stopped
@@ -392,8 +392,7 @@ type progress struct {
 	caughtUp map[partitionKey]time.Time // in earlier sessions
 }
 
-// Progress returns the progress of each configured topic. What partitions have caught up to does not
-// end with their assignment.
+// Progress returns the progress of each configured topic. A partition's progress is kept after its assignment ends.
 func (c *Consumer) Progress() Progress {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -411,8 +410,8 @@ func (c *Consumer) Progress() Progress {
 	return Progress{Channel: c.channel, GroupID: c.cfg.GroupID, Topics: all}
 }
 
-// keepProgress copies what the session's partitions have caught up to, because it stays true when the
-// session ends. The lock is held.
+// keepProgress copies the progress of the session's partitions, because it stays true when the session ends. The lock
+// is held.
 func (c *Consumer) keepProgress() {
 	if c.session == nil {
 		return

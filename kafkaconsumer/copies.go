@@ -303,8 +303,8 @@ func (d *deadLetterPublisher) copyOf(u store.Unpublished, handlerKey string) row
 	return rowCopy{record: record, added: added, omitted: omission(u.Omitted)}
 }
 
-// contentHeaders returns a message's own headers, but with its content type and, of an event, with its
-// attributes. What came in JSON had them there, and a replay may have others than its original.
+// contentHeaders returns a message's own headers, but with its content type and, of an event, with its attributes. A
+// JSON event had its attributes in the JSON, and a replay may have other ones than its original.
 func contentHeaders(p handler.Properties, contentType string) []handler.Header {
 	const prefix, media = "ce_", "content-type"
 	isEvent := p.Attributes["specversion"] != ""

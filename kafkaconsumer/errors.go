@@ -123,8 +123,8 @@ func fatal(err error) bool {
 	return errors.As(err, &gap) || errors.As(err, &epoch) || errors.As(err, &recreated) || errors.Is(err, ErrUnreadable)
 }
 
-// explain adds to a broker's refusal what an operator has to know and the refusal does not say: who was refused, what
-// is configured, and which right is missing on what. Other errors are returned unchanged.
+// explain adds to a broker's refusal the facts that an operator needs: the refused user, the configuration, and the
+// missing right. Other errors are returned unchanged.
 func (c Config) explain(err error) error {
 	var (
 		unknown x509.UnknownAuthorityError

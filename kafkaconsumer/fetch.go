@@ -106,7 +106,7 @@ func (f *fetcher) read(offset int64) {
 			}
 			continue
 		}
-		f.hangUp() // what is on the connection cannot be trusted
+		f.hangUp() // the rest of the connection's data cannot be trusted
 		if fatal(err) {
 			if fatals++; fatals >= fatalTries {
 				if offset, ok = f.passGap(offset, err); !ok {

@@ -297,8 +297,8 @@ type observedBalancer struct {
 	existing func() []kafka.Partition
 }
 
-// UserData implements kafka.GroupBalancer. kafka-go calls it at the beginning of each join, so it clears the view: what
-// was assigned in a failed join does not count, because another member may lead the next generation.
+// UserData implements kafka.GroupBalancer. kafka-go calls it at the beginning of each join, so it clears the view: the
+// assignments of a failed join do not count, because another member may lead the next generation.
 func (b observedBalancer) UserData() ([]byte, error) {
 	b.view.take()
 	return b.GroupBalancer.UserData()
@@ -396,9 +396,9 @@ func (r refusal) err() error {
 
 // Idle describes the group as seen by a member that has no partitions.
 type Idle struct {
-	// Members counts the group's members, Partitions those of the member's topics that exist. With
-	// more members than partitions, idle members are normal. With fewer they can be normal too: of
-	// several topics, the partitions of each are assigned starting from the first member.
+	// Members counts the group's members, Partitions the existing partitions of the member's topics. With more members
+	// than partitions, idle members are normal. With fewer they can be normal too: of several topics, the partitions of
+	// each are assigned starting from the first member.
 	Members, Partitions int
 	// Unassigned counts partitions that no member has, as seen in two checks in a row.
 	Unassigned int

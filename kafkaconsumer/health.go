@@ -32,8 +32,7 @@ type Health struct {
 	// State is what the consumer does, since StateSince (zero before Start).
 	State      State
 	StateSince time.Time
-	// MemberID and Generation are those of the last joined generation. Rebalances counts the generations after the
-	// first.
+	// MemberID and Generation identify the last joined generation. Rebalances counts the generations after the first.
 	MemberID   string
 	Generation int32
 	Rebalances int
@@ -173,8 +172,8 @@ const (
 	partitionStarting PartitionState = "starting"
 	// partitionFetching means that nothing waits to be accepted and the broker is asked for more.
 	partitionFetching PartitionState = "fetching"
-	// partitionAccepting means that fetched records are being accepted or wait for it. Hardly anything is fetched
-	// meanwhile. If it lasts, Health.AcceptErr, Health.DeadLetterErr or StalledSince shows why.
+	// partitionAccepting means that fetched records are being accepted or wait for it. In this state hardly anything is
+	// fetched. If it lasts, Health.AcceptErr, Health.DeadLetterErr or StalledSince shows why.
 	partitionAccepting PartitionState = "accepting"
 	// partitionFailing means that fetching fails and is retried.
 	partitionFailing PartitionState = "failing"
@@ -224,7 +223,7 @@ type PartitionHealth struct {
 	ErrSince time.Time
 }
 
-// Problem returns what keeps the partition from being consumed, nil if nothing does.
+// Problem returns why the partition is not consumed, nil if it is.
 func (p PartitionHealth) Problem() error {
 	switch {
 	case p.Halted != nil:

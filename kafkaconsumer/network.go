@@ -274,8 +274,8 @@ func (n *network) leader(ctx context.Context, topic string, partition int) (stri
 	return "", kafka.UnknownTopicOrPartition
 }
 
-// kafkaLog writes kafka-go's lines to zap at debug level. What matters of them is also returned as
-// errors, and logged once per change.
+// kafkaLog writes kafka-go's lines to zap at debug level. Important conditions are also returned as errors, and logged
+// once per change.
 type kafkaLog struct{ log *zap.Logger }
 
 // Printf implements kafka.Logger.
@@ -328,7 +328,7 @@ func (s SASL) String() string {
 	}
 }
 
-// Format writes String whatever the verb. So printing a SASL, or a struct with one in an exported field such as Config,
+// Format writes String for every verb. So printing a SASL, or a struct with one in an exported field such as Config,
 // does not show the password. For an unexported field package fmt does not call Format and prints everything.
 func (s SASL) Format(f fmt.State, _ rune) {
 	_, _ = io.WriteString(f, s.String()) // the caller sees the writer's errors itself

@@ -90,7 +90,7 @@ func (f *fetcher) gap(offset int64) error {
 	return gap
 }
 
-// epochFell describes a batch whose leader epoch is lower than that of the batch before.
+// epochFell describes a batch whose leader epoch is lower than the previous batch's.
 func (f *fetcher) epochFell(b kafkawire.Batch) error {
 	first, err := f.listOffset(kafka.FirstOffset)
 	if err != nil {
@@ -147,7 +147,7 @@ type committer struct {
 	gen        *kafka.Generation
 	partitions []*partition
 	interval   time.Duration
-	// another commits on another connection than the generation's own.
+	// another commits on another connection than the generation's.
 	another func(offsets map[string]map[int]int64) error
 	// done receives the result of each commit.
 	done func(error)
@@ -215,8 +215,8 @@ func (s *session) commitAgain(offsets map[string]map[int]int64) error {
 	return s.commit(offsets)
 }
 
-// commit commits for the session's generation on another connection than the generation's own.
-// Brokers refuse it too once the generation is over.
+// commit commits for the session's generation on another connection than the generation's. Brokers refuse it too once
+// the generation is over.
 func (s *session) commit(offsets map[string]map[int]int64) error {
 	c := s.consumer
 	ctx, cancel := context.WithTimeout(c.hardCtx, c.cfg.RequestTimeout)

@@ -17,7 +17,7 @@ import (
 // halt is why a partition is stopped.
 type halt struct {
 	reason error
-	// record means that a record halted it. What was fetched after that record is dropped.
+	// record means that a record halted it. Records that were fetched after it are dropped.
 	record bool
 	// decisions are those that an operator may take.
 	decisions []string
@@ -91,7 +91,7 @@ func (f *fetcher) awaitRequest(session context.Context) (offset int64, ok bool) 
 		select {
 		case r := <-f.partition.requests:
 			if f.begins(session, r) {
-				f.epoch = 0 // what is read again may be of an earlier one
+				f.epoch = 0 // the records that are read again may be of an earlier epoch
 				return f.partition.resume(session), true
 			}
 		case <-session.Done():

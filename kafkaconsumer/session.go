@@ -113,7 +113,7 @@ func (s *session) run(watch func(ctx context.Context, end func())) {
 	committer.flush()
 }
 
-// consumingWorker is a worker that accepts chunks, or a directWorker that delivers those of one partition.
+// consumingWorker is a worker that accepts chunks, or a directWorker that delivers the chunks of one partition.
 type consumingWorker interface {
 	run(ctx, acceptCtx context.Context)
 	queue() chan *chunk
