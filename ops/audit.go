@@ -41,7 +41,7 @@ const (
 	actionResumePartition Action = "resume_partition"
 	actionSkipRecord      Action = "skip_record"
 	actionForgetTopic     Action = "forget_topic"
-	actionDenied          Action = "denied" // what was asked for is the target
+	actionDenied          Action = "denied" // the target is the refused request
 )
 
 // Actions returns all actions.
@@ -56,7 +56,7 @@ type AuditEntry struct {
 	ID         string
 	OccurredAt time.Time
 	Actor      Actor
-	// DatabaseRole is the PostgreSQL role that wrote the row, whatever Actor says. It is empty on SQLite.
+	// DatabaseRole is the PostgreSQL role that wrote the row, which may differ from Actor. It is empty on SQLite.
 	DatabaseRole string
 	Action       Action
 	// Target is what the action was applied to, such as "message m1", "status 0190…" or "handler orders.mail".
@@ -174,7 +174,7 @@ func (o *access) auditedAs(ctx context.Context, actor Actor, action Action, targ
 	return id, err
 }
 
-// note adds an audit row for something that has no transaction of its own.
+// note adds an audit row for an action without a transaction.
 func (o *access) note(ctx context.Context, actor Actor, action Action, target string, detail any) error {
 	return o.audited(ctx, actor, action, target, func(context.Context, *gorm.DB) (any, error) { return detail, nil })
 }
@@ -192,7 +192,7 @@ func (o *access) noteAnyway(ctx context.Context, actor Actor, action Action, tar
 	return o.noteThrough(ctx, actor, action, target, detail)
 }
 
-// entry returns a new audit row. Its ID is later than those of all earlier rows of this process.
+// entry returns a new audit row. Its ID is later than the IDs of all earlier rows of this process.
 func (o *access) entry(actor Actor, action Action, target string, detail any) (models.Audit, error) {
 	now := o.opts.Clock.Now()
 	id, err := o.auditIDs.next(now)
@@ -247,7 +247,7 @@ func putTime(id *uuid.UUID, at int64) {
 // programs may use another clock.
 const auditMargin = time.Hour
 
-// auditFrom returns an ID before those of all audit rows since t.
+// auditFrom returns an ID before the IDs of all audit rows since t.
 func auditFrom(t time.Time) string {
 	id := uuid.Nil
 	if !t.IsZero() {
@@ -256,7 +256,7 @@ func auditFrom(t time.Time) string {
 	return id.String()
 }
 
-// auditBefore returns an ID after those of all audit rows until t.
+// auditBefore returns an ID after the IDs of all audit rows until t.
 func auditBefore(t time.Time) string {
 	if t.IsZero() {
 		return lastID

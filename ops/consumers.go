@@ -34,8 +34,8 @@ type Consumer struct {
 	Lag int64 `json:"lag"`
 	// Unrouted is how many messages of its channel no handler took, since its process made the inbox.
 	Unrouted int64 `json:"unrouted,omitempty"`
-	// Problem is what keeps it from consuming, without what is wrong with single partitions. It is redacted, and empty
-	// if nothing is.
+	// Problem is why it does not consume, without the problems of single partitions. It is redacted, and empty if it
+	// consumes.
 	Problem string `json:"problem,omitempty"`
 	// Partitions are those with the most to see: halted ones first, then those with a problem, then those with the
 	// largest lag, 100 of a worker at most. Unlisted counts the others.

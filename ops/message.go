@@ -46,7 +46,7 @@ type Message struct {
 	Statuses []StatusDetail
 }
 
-// StatusDetail is a status with its place in its lane and what keeps it from running.
+// StatusDetail is a status with its place in its lane and the reason why it does not run.
 type StatusDetail struct {
 	Status
 	// Obstacle is the handler's obstacle, see Handler, while the status is pending. While it is processing, Obstacle
@@ -98,7 +98,7 @@ func (o messageViews) Message(ctx context.Context, actor Actor, ref MessageRef) 
 	err := o.audited(ctx, actor, ActionView, "message "+ref.ID, func(ctx context.Context, tx *gorm.DB) (any, error) {
 		stored, err := o.loadMessage(ctx, tx.Statement.ConnPool, ref)
 		if err == nil {
-			m = o.shown(stored)
+			m = o.redactedMessage(stored)
 		}
 		return inNamespace(m.Namespace), err
 	})
@@ -155,8 +155,8 @@ func (o messageViews) loadMessage(ctx context.Context, pool gorm.ConnPool, ref M
 	return *message, nil
 }
 
-// shown returns a message as operators see it, without its statuses.
-func (o messageViews) shown(stored models.Message) Message {
+// redactedMessage returns a message as operators see it, without its statuses.
+func (o messageViews) redactedMessage(stored models.Message) Message {
 	m := Message{ID: stored.ID, Namespace: stored.Namespace, Number: int64(stored.Number), Transport: stored.TransportName,
 		Type: stored.Type, Source: stored.Source,
 		ContentType: stored.ContentType, ReceivedAt: stored.ReceivedAt}

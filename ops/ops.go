@@ -1,6 +1,6 @@
-// Package ops is what operators see of an inbox and do with it: one Go API for the CLI and the dashboard (contract
-// 11.1-11.3). It works on the tables only, of any inbox that a *gorm.DB reaches, whether or not a process of it runs.
-// What only the running application can do, it asks of a Live.
+// Package ops is the Go API to inspect and operate an inbox, for the CLI and the dashboard (contract 11.1-11.3). It
+// works on the tables only, of any inbox that a *gorm.DB reaches, whether or not a process of it runs. For actions that
+// only the running application can do, it calls a Live.
 //
 // Every query is bounded: lists are pages, counts are capped, and a search that would have to read too many rows stops
 // and says so. Every action, and every read of a payload, has an Actor and leaves an audit row in the same transaction.
@@ -93,16 +93,16 @@ func New(db *gorm.DB, configure ...func(o *Options)) (*Ops, error) {
 
 // fewConnections is the default of Connections.
 func fewConnections(db *gorm.DB) int {
-	const most = 4
+	const few = 4
 	pool, err := db.DB()
 	if err != nil { // wrapped by the user: its size is not known
-		return most
+		return few
 	}
 	limit := pool.Stats().MaxOpenConnections
 	if limit == 0 {
-		return most
+		return few
 	}
-	return min(max(limit/4, 1), most)
+	return min(max(limit/4, 1), few)
 }
 
 // CheckSchema returns an error that says what to do if the tables are not there, or too old for this program (contract
@@ -141,8 +141,8 @@ type Options struct {
 	Cleanup func(ctx context.Context) (handler.Deleted, error)
 	// Live is the running application. Inbox.Ops sets it. Default nil, none.
 	Live Live
-	// Clock replaces the clock that ages, due times and the times of audit rows are computed with, for tests. On
-	// PostgreSQL the database's clock judges the silence of workers whatever this is (contract 3.5). Default nil, the
+	// Clock replaces the clock that ages, due times and the times of audit rows are computed with, for tests. It does
+	// not judge the silence of workers: on PostgreSQL the database's clock does (contract 3.5). Default nil, the
 	// system's.
 	Clock clock.Clock
 }
@@ -253,7 +253,7 @@ type Subscription struct {
 	// Namespace is the namespace of the channel's message IDs, and Shared means that other channels have the same.
 	Namespace string
 	Shared    bool
-	// Retention is the handler's own or else the inbox's; 0 is forever.
+	// Retention is the handler's, or else the inbox's; 0 is forever.
 	Retention time.Duration
 	// Stored is false for a channel that is Inline or Direct and so has no statuses.
 	Stored bool

@@ -25,11 +25,11 @@ type ReasonCount struct {
 }
 
 // ReAcceptMatching accepts every rejected message that matches the filter again, the earliest first, as ReAccept does:
-// each in a transaction of its own, with an audit row of its own. One more audit row records the end. The filter must
-// not be empty: to take all, name the channels. Without a To it ends now. Each message is taken once: one that is still
-// bad stays with its new reason, one whose accept times out, or loses its connection three times, is skipped, and the
-// next one follows. While the database is away the action waits, each time for a minute at most. The end of ctx stops
-// the action after the current message, or rolls that back. The result is what was done, also with an error.
+// each in its own transaction, with its own audit row. One more audit row records the end. The filter must not be
+// empty: to take all, name the channels. Without a To it ends now. Each message is taken once: one that is still bad
+// stays with its new reason, one whose accept times out, or loses its connection three times, is skipped, and the next
+// one follows. While the database is away the action waits, each time for a minute at most. The end of ctx stops the
+// action after the current message, or rolls that back. The result counts the done messages, also with an error.
 //
 // Do a DryRun first, have the operator confirm its count, and pass it as Max. A dry run needs only the tables; the
 // action needs a Live (contract 7.4, 11.1).
@@ -62,7 +62,7 @@ func (o rejections) reAcceptMatching(
 	if filter == (RejectedFilter{}) {
 		return fail(badInput("filter", "it takes every rejected message: name the channel"))
 	}
-	if filter.To.IsZero() { // or it would take what is rejected meanwhile, without an end
+	if filter.To.IsZero() { // otherwise newly rejected messages could keep it running without an end
 		filter.To = o.opts.Clock.Now().Add(time.Microsecond)
 	}
 	s, err := o.searchRejected(filter)
@@ -238,7 +238,7 @@ type skippedDetail struct {
 
 const (
 	maxReasons  = 20   // are shown
-	maxKinds    = 1000 // are told apart
+	maxKinds    = 1000 // are distinguished
 	reasonRunes = 300
 )
 

@@ -22,7 +22,7 @@ type Edit struct {
 	MessageID string
 	// Content is the whole new content. Do not take it from shown content if a redaction hook is set.
 	Content *[]byte
-	// ContentType, Type and OrderingKey replace those of the message.
+	// ContentType, Type and OrderingKey replace the message's values.
 	ContentType *string
 	Type        *string
 	OrderingKey *[]byte
