@@ -21,7 +21,7 @@ type consumersBody struct {
 	// Halted are the halted partitions, in the order of the consumers.
 	Halted    []haltedPartition
 	Consumers []consumerView
-	// Topics are what the topics of all channels have caught up to, the one furthest behind first.
+	// Topics are how far the topics of all channels are read, the one furthest behind first.
 	Topics []ops.TopicProgress
 }
 

@@ -61,8 +61,8 @@ func (j *job) cleaned(deleted handler.Deleted) {
 	j.deleted = deleted
 }
 
-// start runs a job in a goroutine of its own, independent of the request that started it. It returns false if too many
-// jobs are running or the dashboard was stopped.
+// start runs a job in a new goroutine, independent of the request that started it. It returns false if too many jobs
+// are running or the dashboard was stopped.
 func (js *jobs) start(j *job, clock clock.Clock, run func(context.Context, *job) error) (id string, ok bool) {
 	js.mu.Lock()
 	defer js.mu.Unlock()
