@@ -133,8 +133,8 @@ func (h *Handler) BatchSize() int { return max(h.batch, 1) }
 func (h *Handler) TakesBatches() bool { return h.batch > 0 }
 
 // Run decodes the bodies and makes one call, for one message or for up to BatchSize messages; tx is nil for plain
-// handlers. Middleware outer runs around the handler's own, the first outermost. The results are in the order of ds. A
-// panic of the handler, of a codec or of middleware is not recovered.
+// handlers. Middleware outer runs around the handler's middleware, the first outermost. The results are in the order of
+// ds. A panic of the handler, of a codec or of middleware is not recovered.
 func (h *Handler) Run(ctx context.Context, tx *gorm.DB, outer []Middleware, ds ...Delivery) []error {
 	if len(outer)+len(h.middleware) == 0 {
 		return resultsOf(h.run(ctx, tx, ds), len(ds))

@@ -51,8 +51,8 @@ func CheckSchema(ctx context.Context, db *gorm.DB, naming Naming, inboxName stri
 	if err != nil {
 		return err
 	}
-	// The insert of the name waits for that of another start. Above READ COMMITTED, which may be the sessions' default,
-	// it would fail once the other one commits.
+	// The insert of the name waits for another start's insert. Above READ COMMITTED, which may be the sessions'
+	// default, it would fail once the other one commits.
 	return pgxtx.Session(db, pgxtx.ByDeadline).Transaction(claim, &sql.TxOptions{Isolation: d.Stated})
 }
 
@@ -200,9 +200,9 @@ func Identity(ctx context.Context, db *gorm.DB, naming Naming) (inboxName, id st
 	return inboxName, id, err
 }
 
-// claimName gives the tables their inbox's name and an ID of their own, unless they have a name, which then must be the
-// same. The insert decides between two concurrent starts. The name of the unnamed inbox is the empty string, stored
-// like any other.
+// claimName gives the tables their inbox's name and a new ID. If they have a name already, it must be the same. The
+// insert decides between two concurrent starts. The name of the unnamed inbox is the empty string, stored like any
+// other.
 func claimName(ctx context.Context, pool gorm.ConnPool, naming Naming, inboxName string) error {
 	stored, found, err := metaValue(ctx, pool, naming, "name")
 	if err != nil {

@@ -43,7 +43,7 @@ type Message struct {
 // statuses, and only statements with its condition use it. GORM's FindInBatches needs a primary key of one column and
 // refuses statuses; First and Last sort them by ID, the first column. Use Order and Limit.
 //
-// MessageID is only to be read and has no index of its own. Find a message's statuses by its number, as in
+// MessageID is only to be read and has no index. Find a message's statuses by its number, as in
 //
 //	db.Joins("JOIN inbox_messages m ON m.number = message_number").Where("m.id = ? AND m.namespace = ?", id, channel)
 //

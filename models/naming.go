@@ -18,7 +18,7 @@ var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 // Naming is where an inbox's tables are (contract 3.4). The zero value is the default: the connection's own schema and
 // the prefix "inbox_". Two inboxes share a database under different prefixes or schemas.
 //
-// As a clause it directs a statement of GORM's to the table of the rows that the statement is about:
+// As a clause it directs a GORM statement to the table of the statement's model:
 //
 //	db.Clauses(naming).Where("is_poisoned").Find(&statuses)
 //	db.Clauses(naming).Model(&models.Marker{}).Count(&n)

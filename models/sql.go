@@ -24,7 +24,7 @@ type Migration struct {
 }
 
 // Statements splits the SQL after each line that ends with a semicolon, without the comments, for drivers that take one
-// statement at a time. What follows the last semicolon is a statement too.
+// statement at a time. The text after the last semicolon is a statement too.
 func (m Migration) Statements() []string {
 	var statements []string
 	var current []string

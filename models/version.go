@@ -75,8 +75,8 @@ func (g versionGuard) of(stmt *gorm.Statement, row reflect.Value) Version {
 	return version
 }
 
-// read returns the statuses that a statement is about: those of its model, else those of its values. It returns none if
-// none of them was read.
+// read returns the statuses that a statement is about: its model's, or else its values'. It returns none if none of
+// them was read.
 func (g versionGuard) read(stmt *gorm.Statement) []reflect.Value {
 	for _, given := range []any{stmt.Model, stmt.Dest} {
 		rows := structsOf(reflect.ValueOf(given), stmt.Schema.ModelType)

@@ -479,7 +479,7 @@ func (c *claimer) claimOurs(
 	return claimed, false, nil
 }
 
-// addOurs adds the claims for shared keys. After an error, what was claimed before it is in claimed.
+// addOurs adds the claims for shared keys. After an error, claimed holds the claims made before it.
 func (c *claimer) addOurs(
 	ctx context.Context, req store.ClaimRequest, sharedKeys []store.KeyLimit, claimed *store.Claimed,
 ) error {

@@ -26,9 +26,9 @@ type Drained struct {
 	Unstored int
 }
 
-// ProcessPending claims and runs what is due at the moment of the call, and what comes due meanwhile, until it finds
-// only statuses that it has attempted already. Failures do not end it. A free slot is filled at once, however long the
-// other calls take. It works with or without a started processor. It returns when everything it began has ended, except
+// ProcessPending claims and runs the statuses that are due, and those that come due while it runs, until it finds only
+// statuses that it has attempted already. Failures do not end it. A free slot is filled at once, however long the other
+// calls take. It works with or without a started processor. It returns when everything it began has ended, except
 // handlers that ignore their cancelled context.
 //
 // Its claims have no worker. If the process dies, they are released after StuckMessageThreshold, by the next
@@ -142,9 +142,9 @@ func (d *drain) ended(*group, bool) *group {
 // Then what must run again is recovered once its claim counts as stuck.
 func (d *drain) outlived(*group) {}
 
-// first reports whether the drain claims the status for the first time: it is new, or was due before. What
-// has had an attempt since is due later. The drain need not remember every status that it has run. What is
-// left to another program stays due, and never counts.
+// first reports whether the drain claims the status for the first time: it is new, or was due before. A status that has
+// had an attempt since is due later. So the drain need not remember every status that it has run. A status that is left
+// to another program stays due, and never counts.
 func (d *drain) first(t *task) bool {
 	return !errors.Is(t.Err, errForeign) && (t.claim.Due.Equal(t.claim.CreatedAt) || !t.claim.Due.After(d.begun))
 }
@@ -328,11 +328,10 @@ func (g *group) until() time.Time {
 }
 
 // within limits a group to the time before its claims count as stuck. Calls that run one after the other share that
-// time; what a slow one takes from the others is left for them to run again alone.
+// time. If a slow call uses up the others' time, these run again alone.
 //
-// A transaction may wait for a connection, and a call's own time begins after that. So the claims' time
-// ends a little later: a call that had all of its own time has failed, and one that had less because
-// it waited is released, uncharged.
+// A transaction may wait for a connection, and a call's own time begins after that. So the claims' time ends a little
+// later: a call that had its full time has failed, and one that had less because it waited is released, uncharged.
 func (d *drain) within(g *group) (context.Context, context.CancelFunc, func(context.Context) error) {
 	until := g.until()
 	own := time.Until(until)

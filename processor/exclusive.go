@@ -305,7 +305,7 @@ func (p *Processor) ownPermit(ctx context.Context, own *lock) *permit {
 		end()
 		<-kept
 		p.giveUpLock(ctx, own.leave)
-		p.lockFreed.Notify() // wakes this process's own worker, which may wait for the lock
+		p.lockFreed.Notify() // wakes the worker of this process, which may wait for the lock
 	}}
 }
 

@@ -83,9 +83,9 @@ func (f *fleet) compareClocks(asked, now, database time.Time) {
 	f.skew = skew
 }
 
-// findNew logs, once, which of our handlers are new: an older row does not list them, and the first
-// row that does began within UnknownKeyGrace before ours. So every process of the deploy that adds a
-// handler logs it, whichever comes first, and no later one does (contract 11.5).
+// findNew logs, once, which of our handlers are new: an older row does not list them, and the first row that does began
+// within UnknownKeyGrace before ours. So every process of the deploy that adds a handler logs it, and no later process
+// does (contract 11.5).
 func (f *fleet) findNew(self string, workers []store.WorkerState) {
 	at := slices.IndexFunc(workers, func(w store.WorkerState) bool { return w.ID == self })
 	if f.soughtNew || at < 0 {

@@ -122,7 +122,7 @@ func (l *loop) claim() {
 	}
 }
 
-// round is a round of claiming: what it asks for and what it has found.
+// round is a round of claiming: its quotas and its result.
 type round struct {
 	quotas    map[string]scheduler.Quota
 	reconcile bool // whether it reconciles first

@@ -28,7 +28,7 @@ type sweeper struct {
 	leads   bool              // whether this worker holds the lease
 	frontAt time.Time         // when the front of each key was last read, monotonic
 	left    bool              // whether claims could not be released then
-	rest    []store.ClaimWalk // what is left of the walk to the end of all keys
+	rest    []store.ClaimWalk // keys whose walk has not reached its end
 	deaths  int               // how many such walks have to end because a worker died
 }
 
@@ -60,8 +60,8 @@ func (p *Processor) sweep(ctx context.Context, h *heart, s *session) {
 	}
 }
 
-// sweep does one sweep. The caller's own heartbeat must just have succeeded: a worker that is cut
-// off from the database must not judge others by what it cannot see.
+// sweep does one sweep. The caller's heartbeat must just have succeeded: a worker that is cut off from the database
+// must not judge others.
 func (s *sweeper) sweep(ctx context.Context, self string, fleet *fleet) error {
 	asked := time.Now()
 	workers, err := s.workers(ctx)

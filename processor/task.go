@@ -25,7 +25,7 @@ import (
 	"github.com/gorm-inbox/inbox/redact"
 )
 
-// task is a claimed status in this process: what its attempts need, and the result of the last one.
+// task is a claimed status in this process, with the result of its last attempt.
 type task struct {
 	attempt.Attempt
 
@@ -34,7 +34,7 @@ type task struct {
 	queued time.Time      // when it was queued in this process
 	report func(error)    // reports to the circuit breaker that admitted it
 	waited bool           // whether its wait since it became due was measured
-	kept   models.Message // what is left of the message after forgetContent
+	kept   models.Message // the message without its content, after forgetContent
 	// until is when a drain's claim counts as stuck; zero for a worker's claim.
 	until time.Time
 }
@@ -129,9 +129,9 @@ func newPolicy(
 	return p
 }
 
-// rules returns what the scheduler knows of the handler. The due messages of ordered handlers
-// cannot be counted, because rows of a lane may wait for each other. Nor can those of handlers with
-// legacy keys, because each key is claimed with its own quota.
+// rules returns what the scheduler knows of the handler. The due messages of ordered handlers cannot be counted,
+// because rows of a lane may wait for each other. The due messages of handlers with legacy keys cannot be counted
+// either, because each key is claimed with its own quota.
 func (p *policy) rules(h *handler.Handler) scheduler.Rules {
 	r := scheduler.Rules{Key: h.Key(), Concurrency: h.Concurrency(), GroupSize: p.groupSize, Counted: p.lanes == nil &&
 		len(h.LegacyKeys()) == 0}

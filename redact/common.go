@@ -27,7 +27,7 @@ const Mask = "[redacted]"
 //
 // UUIDs, times, offsets and most other numbers stay, but one number in ten that begins like a card's passes the Luhn
 // check. It returns v.Bytes itself if it finds nothing, and takes time in proportion to v.Bytes. Do not rely on it for
-// what only the application knows to be secret, such as names and addresses, nor for payloads that are compressed or
+// secrets that only the application can recognize, such as names and addresses, nor for payloads that are compressed or
 // encoded.
 func Common(v Value) []byte {
 	if len(v.Bytes) > 0 && secretName.MatchString(v.Name) {
@@ -148,7 +148,7 @@ const (
 	shortHints = "pass pin sig otp"
 	// camel is the end of a name such as dbPass.
 	camel = `(?-i:[a-z0-9](?:Pass|Pin|Sig|Otp))`
-	// anyName is a name of a secret, whatever is before it.
+	// anyName is a name of a secret after any text.
 	anyName = `(?:` + lines + `|` + names + `|` + keys + `key|(?:\b|_)` + shorts + `|` + camel + `)`
 	// separator is between a name, which may be quoted or in brackets, and its value.
 	separator = `(?:\\*["'` + "`" + `]|&quot;|&#34;|\]|%5d)?[ \t]*[:=]=?>?[ \t]*`
@@ -226,7 +226,7 @@ func begin(form string) *regexp.Regexp { return regexp.MustCompile(`^(?i:` + for
 // isValue reports whether the value of a secret's name is there.
 func isValue(value string) bool { return value != "null" && value != "nil" }
 
-// isUnmasked reports whether the password of a data source name is not that of a URL, which is masked before.
+// isUnmasked reports whether the password of a data source name still needs a mask: a URL's password is masked before.
 func isUnmasked(password string) bool { return password != "xxxxx" }
 
 // isArgument reports whether the word after a flag is its value rather than a part of a sentence.
