@@ -229,7 +229,7 @@ func (ib *Inbox) storedConsumers(
 			}
 			partitions = append(partitions, listed{i, stored})
 		}
-		h.Partitions = nil // what is left is the consumer's own
+		h.Partitions = nil // so that Problem reports the consumer alone
 		if err := h.Err(); err != nil {
 			consumers[i].Problem = shortened(ib.cfg.redactor.Error(of, err.Error()))
 		}

@@ -23,9 +23,9 @@ import (
 //		})
 //	})
 //
-// Module calls fn once, when Fx builds the inbox, and applies what it returns in its place among the other options.
-// What is wrong there fails the start, and so does the error of fn, which errors.Is finds. A missing parameter also
-// fails fx.ValidateApp.
+// Module calls fn once, when Fx builds the inbox, and applies what it returns in its place among the other options. A
+// mistake in these options fails the start, and so does the error of fn, which errors.Is finds. A missing parameter
+// also fails fx.ValidateApp.
 //
 // Do not use it for what is known in code: a mistake there fails sooner. It cannot set UnnamedDB. Handlers that it
 // declares take their values from its parameters, by Func or Tx with a method value: From does not work in it. Without
@@ -99,7 +99,7 @@ type addition struct {
 	subscription
 }
 
-// subscribe moves the added handlers to those of their channels that are known.
+// subscribe moves the added handlers to their channels, as far as these are known.
 func (cfg *config) subscribe() {
 	cfg.added = slices.DeleteFunc(cfg.added, func(a addition) bool {
 		for _, c := range cfg.channels {
@@ -246,7 +246,7 @@ func provideValue[T any](cfg *config, place string, constructor any) fx.Option {
 // resolved is an inbox's whole declaration, with what features add and the graph gives.
 type resolved struct {
 	*config
-	err error // what is wrong with it, nil if nothing is
+	err error // why it is wrong; nil if it is not
 }
 
 // resolve adds what features declare and what the graph gives.
@@ -267,7 +267,7 @@ func (cfg *config) resolve(values []injected, features []*config) *resolved {
 	for _, feature := range features {
 		f := feature.apply(byFunction)
 		for _, c := range f.channels {
-			c.setOptions(full.options) // a feature has no options of its own
+			c.setOptions(full.options) // a feature declares no options
 		}
 		channels, added = append(channels, f.channels...), append(added, f.added...)
 		full.problems = append(full.problems, f.problems...)
@@ -291,8 +291,8 @@ func (s subscription) key() string {
 	return s.spec.key
 }
 
-// What an application declares once. Each is in the graph under its name, so that Fx, and fx.ValidateApp, refuses a
-// second one, and finds that one is missing.
+// These types mark what an application declares once. Each is in the graph under its name. So Fx, and fx.ValidateApp,
+// refuses a second one and finds that one is missing.
 type (
 	declaredChannel struct{} // named after inbox and channel
 	handlerKey      struct{} // the key, legacy keys too

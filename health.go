@@ -29,7 +29,7 @@ const (
 
 // Health is the state of an inbox at one moment.
 type Health struct {
-	// State is that of the worst reason, which is the first. A healthy inbox has no Reasons.
+	// State is the state of the worst reason, which is the first. A healthy inbox has no Reasons.
 	State   ops.HealthState
 	Reasons []ops.HealthReason
 	// Running is true between Start and Stop.

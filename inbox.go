@@ -261,10 +261,10 @@ func (ib *Inbox) ProcessPending(ctx context.Context) (processor.Drained, error) 
 	return drained, ib.name(err)
 }
 
-// Cleanup deletes now what the retentions allow, and returns how much of what. It needs no Start; without it, the first
-// call checks the inbox's tables. It fails with cleanup.ErrLeaseHeld while another worker cleans up, and with a
-// *cleanup.WaitingError while a partition has never been read to its end: messages are then kept, in whatever process.
-// See cleanup.Cleaner.Clean (contract 6.5, 6.7).
+// Cleanup deletes now what the retentions allow, and returns how many rows of each table. It needs no Start; without
+// it, the first call checks the inbox's tables. It fails with cleanup.ErrLeaseHeld while another worker cleans up, and
+// with a *cleanup.WaitingError while a partition has never been read to its end: messages are then kept, whichever
+// process reads that partition. See cleanup.Cleaner.Clean (contract 6.5, 6.7).
 func (ib *Inbox) Cleanup(ctx context.Context) (handler.Deleted, error) {
 	if err := ib.tables.ready(ctx); err != nil {
 		return handler.Deleted{}, ib.name(err)
@@ -319,14 +319,14 @@ func (ib *Inbox) setPaused(ctx context.Context, key string, paused bool) error {
 // Counters returns what this process has counted since New.
 func (ib *Inbox) Counters() handler.Counts { return ib.counters.Snapshot() }
 
-// Tables directs a statement of GORM's to this inbox's table of the rows that the statement is about,
-// whatever the tables' schema and prefix (contract 3.4):
+// Tables directs a GORM statement to this inbox's table for the statement's model, in any schema and with any prefix
+// (contract 3.4):
 //
 //	db.Clauses(ib.Tables()).Where("is_poisoned").Find(&statuses)
 //	db.Clauses(ib.Tables()).Model(&models.Marker{}).Count(&n)
 //	gorm.G[models.HandlerStatus](db, ib.Tables()).Where("is_poisoned").Find(ctx)
 //
-// It also has the tables' names, for SQL of one's own: ib.Tables().HandlerStatuses().
+// It also has the tables' names, for hand-written SQL: ib.Tables().HandlerStatuses().
 func (ib *Inbox) Tables() models.Naming { return ib.naming }
 
 func (ib *Inbox) name(err error) error {

@@ -38,14 +38,14 @@ import (
 // start of its run, and then until SweepMarkers deletes it. While the database or the store cannot be used, the
 // partition waits, uncharged, and Health says so (contract 8.4).
 //
-// Inline requires Kafka. Batch handlers, Ordered, TxGroup, CircuitBreaker and Concurrency are not supported. What the
-// inbox handled before the channel became Inline is not remembered.
+// Inline requires Kafka. Batch handlers, Ordered, TxGroup, CircuitBreaker and Concurrency are not supported. Messages
+// that the inbox handled before the channel became Inline are not remembered.
 //
-// Do not use it for handlers that fail for long, or that call slow services: a failing message holds up all that come
-// after it in its partition, and each handler holds a transaction while it runs. Nor where operators must be able to
-// see or replay messages: only the markers are stored, and what handlers give up, which AcceptRejected runs
-// again. Do not set handler.Retention below the longest time after which a record may come again, consumers'
-// downtime and replays included: the handler would run again (contract 1, 7.6, 8).
+// Do not use it for handlers that fail for long, or that call slow services: a failing message holds up every later one
+// of its partition, and each handler holds a transaction while it runs. Nor where operators must be able to see or
+// replay messages: only the markers are stored, and records that handlers gave up, which AcceptRejected runs again. Do
+// not set handler.Retention below the longest time after which a record may come again, consumers' downtime and replays
+// included: the handler would run again (contract 1, 7.6, 8).
 func Inline(opts ...InlineOption) ChannelOption {
 	return func(c *channel) {
 		c.inline = &inlineConfig{}
@@ -75,12 +75,12 @@ type inlineHandler struct {
 	opts  []idempotent.Option
 }
 
-// InlineStore keeps the channel's markers in another store than the inbox's own tables: redisstore, memstore or one of
-// the application's. It writes a marker after the handler, so a crash between the two runs the handler again. A
-// gormstore on the inbox's own pool writes them in the handlers' transactions instead; sweep it by idempotent.Sweeper.
-// A nil store is none: handlers run each time a message comes, which is logged at start, or fails it under
-// RequirementFail (contract 8.5). Do not use another store where handlers write to the inbox's database: only the
-// default makes that happen exactly once.
+// InlineStore keeps the channel's markers in another store instead of the inbox's tables: redisstore, memstore or one
+// that the application implements. It writes a marker after the handler, so a crash between the two runs the handler
+// again. A gormstore on the inbox's own pool writes them in the handlers' transactions instead; sweep it by
+// idempotent.Sweeper. A nil store is none: handlers run each time a message comes, which is logged at start, or fails
+// it under RequirementFail (contract 8.5). Do not use another store where handlers write to the inbox's database: only
+// the default makes that happen exactly once.
 func InlineStore(store idempotent.Store) InlineOption {
 	return func(in *inlineConfig) { in.store, in.ownStore = store, true }
 }
@@ -161,8 +161,8 @@ func (in *inlineConfig) problems(c *channel, cfg *config) []error {
 	return problems
 }
 
-// markerWait is how long a message waits in the database for another run of the same message. It holds a slot and a
-// connection meanwhile, and delays a stop. The message then tries again, after a pause that holds neither.
+// markerWait is how long a message waits in the database for another run of the same message. While it waits, it holds
+// a slot and a connection, and delays a stop. The message then tries again, after a pause that holds neither.
 const markerWait = time.Second
 
 // memories are the handlers' markers in Inline channels, by channel.

@@ -18,10 +18,9 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// Ops returns what operators look at this inbox with and act on it by, for a
-// dashboard or a program of one's own (contract 11.1). It has the inbox's
-// tables, clock, StatementTimeout and redaction hook (Redact), and what only this
-// process can do; the option Ops, and then configure, may change the options. It needs no Start and starts nothing.
+// Ops returns the API to inspect and operate this inbox, for a dashboard or for your own program (contract 11.1). It
+// has the inbox's tables, clock, StatementTimeout and redaction hook (Redact), and the actions that only this process
+// can do; the option Ops, and then configure, may change the options. It needs no Start and starts nothing.
 func (ib *Inbox) Ops(configure ...func(o *ops.Options)) (*ops.Ops, error) {
 	first := func(o *ops.Options) {
 		o.Naming, o.Clock, o.Live = ib.naming, ib.cfg.clock, live{ib}

@@ -54,7 +54,7 @@ type Options struct {
 	// use it where the graph has several databases: name them. Default off (contract 10.2).
 	UnnamedDB bool `yaml:"-" env:"-"`
 
-	// ShutdownOnHalt ends the Fx application with exit code 1 when a partition halts, whatever the reason: a bad record
+	// ShutdownOnHalt ends the Fx application with exit code 1 when a partition halts, for any reason: a bad record
 	// under acceptor.BadRecordHalt, an offset out of range, or records that cannot be read. Without it the application
 	// stays alive, the other partitions continue, and Health().Degraded() names the halted one. Do not use it where a
 	// supervisor only restarts the application: it would halt again at the same record, and nothing else would run
@@ -97,10 +97,10 @@ type Options struct {
 	// (contract 5.4, 11.5).
 	LongRunning time.Duration `yaml:"long_running" env:"LONG_RUNNING"`
 
-	// Backoff replaces the exponential backoff of all handlers without one of their own (handler.Backoff): it returns
-	// the wait after a failure, given the error count with it. MaxRetryDelay does not cap it. It is called
-	// concurrently. After a panic the exponential backoff applies. Do not return a constant: messages that failed
-	// together would come back together. Default nil (contract 5.6).
+	// Backoff replaces the exponential backoff of all handlers without handler.Backoff: it returns the wait after a
+	// failure, given the error count with it. MaxRetryDelay does not cap it. It is called concurrently. After a panic
+	// the exponential backoff applies. Do not return a constant: messages that failed together would come back
+	// together. Default nil (contract 5.6).
 	Backoff func(errorCount int) time.Duration `yaml:"-" env:"-"`
 	// Middleware runs around the calls of every handler of the inbox, the first outermost, outside the handlers' own
 	// (handler.Use). Do not use it for what must happen exactly once: it runs with every attempt. Default none
@@ -118,11 +118,11 @@ type Options struct {
 	// attributes before Inbox.Ops, and so the dashboard, shows or searches them. redact.Common hides card numbers and
 	// credentials. Default nil: passwords of URLs and DSNs in errors are masked in any case, nothing else is.
 	//
-	// If the hook panics, a note is stored and shown in the value's place, and what was done is done. Rows and dead
-	// letters keep payloads, keys and headers unaltered, because handlers, Replay and AcceptRejected need them. The
-	// application's own functions (Hooks, OnHalt, OnDeadLetter) and the errors in Health are not redacted. Message IDs,
-	// types, sources, handler keys and topics never are: do not use it in place of keeping secrets out of them
-	// (contract 11.6).
+	// If the hook panics, a note is stored and shown in the value's place, and the operation succeeds all the same.
+	// Rows and dead letters keep payloads, keys and headers unaltered, because handlers, Replay and AcceptRejected need
+	// them. The application's own functions (Hooks, OnHalt, OnDeadLetter) and the errors in Health are not redacted.
+	// Message IDs, types, sources, handler keys and topics never are: do not use it in place of keeping secrets out of
+	// them (contract 11.6).
 	Redact redact.Hook `yaml:"-" env:"-"`
 
 	// Ops changes the options of what Inbox.Ops returns and Module provides. Do not use it for a single dashboard: that
@@ -148,13 +148,13 @@ type Options struct {
 	// decides what is sampled. With full sampling, each
 	// attempt makes a span and each message stores a hundred more bytes (contract 12).
 	TracerProvider trace.TracerProvider `yaml:"-" env:"-"`
-	// Propagator reads the producer's context from a message's headers, so that attempts continue its trace; what it
-	// cannot read begins a new one. Default: Module uses the Fx graph's propagation.TextMapPropagator if there is one,
-	// without its baggage; otherwise propagation.TraceContext{} (traceparent and tracestate), whatever OpenTelemetry's
-	// global one is. Set it for producers that send their context in another format. It gets no value
-	// of more than 8 KiB. Do not let it read baggage (propagation.Baggage{}, which the global one of most applications
-	// has) unless you trust every producer: anyone who may write to the topic then decides what handlers, and the services
-	// they call, find in their context, such as a role or a tenant (contract 12).
+	// Propagator reads the producer's context from a message's headers, so that attempts continue its trace. An
+	// unreadable context begins a new trace. Default: Module uses the Fx graph's propagation.TextMapPropagator if there
+	// is one, without its baggage; otherwise propagation.TraceContext{} (traceparent and tracestate), never
+	// OpenTelemetry's global one. Set it for producers that send their context in another format. It gets no value of
+	// more than 8 KiB. Do not let it read baggage (propagation.Baggage{}, which the global one of most applications
+	// has) unless you trust every producer: anyone who may write to the topic then decides what handlers, and the
+	// services they call, find in their context, such as a role or a tenant (contract 12).
 	Propagator propagation.TextMapPropagator `yaml:"-" env:"-"`
 }
 
