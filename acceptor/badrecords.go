@@ -124,7 +124,7 @@ func (a *Acceptor) reason(channel, rejectedID string, err error) string {
 	return store.SanitizeError(a.redactor.Error(redact.Value{Channel: channel, MessageID: rejectedID}, err.Error()))
 }
 
-// keptSize is what counts of a record that is to be kept.
+// keptSize is the size of a record that is to be kept.
 func keptSize(r envelope.Record) int { return max(r.Size(), r.StoredSize()) }
 
 // keptWhole returns how large a record of a channel may be to be kept whole: as large as one that can be accepted.

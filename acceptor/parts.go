@@ -31,7 +31,7 @@ func placeOf(channel string, received []envelope.Received) (p place) {
 	return p
 }
 
-// failure is what is known of a batch whose last try failed.
+// failure describes a batch whose last try failed.
 type failure struct {
 	// rows is how many rows one transaction of its next try stores.
 	rows int
@@ -89,8 +89,8 @@ func (e *slowError) Unwrap() error { return e.err }
 const (
 	// keptAtOnce is how many bytes of bad records one transaction keeps, beside messages or alone.
 	keptAtOnce = 1 << 20
-	// largeRecord is the size from which a record can be what takes a transaction too long. Where a small one does, it
-	// is the database.
+	// largeRecord is the size from which a single record can make a transaction too slow. Where a small one does, it is
+	// the database.
 	largeRecord = 256 << 10
 	// slowTries is how often in a row a record must take too long before its partition halts.
 	slowTries = 3
@@ -164,7 +164,7 @@ func rejectedBytes(rows ...models.RejectedMessage) (bytes int) {
 func storedBytes(m store.NewMessage) int { return len(m.Content) + len(m.SerializedProperties) }
 
 // slowIf marks the error of a transaction with one record as the record's, if it is large and took too long. While the
-// database does not answer a small query either, the record is not what took too long.
+// database does not answer a small query either, the record is not the cause.
 func (a *Acceptor) slowIf(ctx context.Context, channel string, err error, at coordinates, bytes int) error {
 	if bytes < largeRecord || ctx.Err() != nil || !store.TimedOut(err) {
 		return err

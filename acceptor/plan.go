@@ -142,7 +142,7 @@ func (p *plan) take(stored []store.Accepted) {
 	}
 }
 
-// conflicting returns the error that says what the ID is known with.
+// conflicting returns the error that says how the known message differs.
 func conflicting(id string, s store.Accepted) error {
 	if s.ContentDiffers {
 		return differing(id)

@@ -31,8 +31,8 @@ var ErrRejectedNotFound = errors.New("no such rejected message")
 // A record of an Inline or Direct channel is not stored. Its handlers run again while the caller waits, one attempt
 // each, at most until ctx ends; on an Inline channel those that have processed their message before are left out. When
 // all have processed it, the row is deleted. If one fails, the row stays with the new reason. If the process ends in
-// between, the row stays, and the next call runs what is not marked as processed: on a Direct channel all of it
-// (contract 7.4, 7.6). ErrRunning means that another call in this process runs the record.
+// between, the row stays, and the next call runs the handlers that are not marked as done: on a Direct channel all of
+// them (contract 7.4, 7.6). ErrRunning means that another call in this process runs the record.
 //
 // A record with several messages (batched CloudEvents) is accepted as a whole. That includes messages that were stored
 // when the record was rejected because of another message. They are duplicates only as long as they are stored.
@@ -46,7 +46,7 @@ func (a *Acceptor) AcceptRejected(ctx context.Context, id string) ([]Result, err
 }
 
 // AcceptRejectedBy is AcceptRejected on behalf of an operator. The audit row, if not nil, is added in the transaction
-// that stores what the record holds or, if the record is still bad, the new reason (contract 11.3). begun, if not nil,
+// that stores the record's messages or, if the record is still bad, the new reason (contract 11.3). begun, if not nil,
 // is called before handlers run, and its error ends the call before they do. If the process ends while they run, begun
 // has been called, and the audit row is missing.
 func (a *Acceptor) AcceptRejectedBy(

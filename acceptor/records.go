@@ -13,10 +13,10 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// AcceptRecords persists what a channel received: messages with their statuses, and bad records as
-// rejected (contract 7.1, 7.4). It uses one transaction, or several in succession if there are more
-// than some thousand rows (contract 7.2). Each has StatementTimeout. The results are in the order
-// of the records. Each one says whether the record's offset may be committed.
+// AcceptRecords persists the records that a channel received: messages with their statuses, and bad records as rejected
+// (contract 7.1, 7.4). It uses one transaction, or several in succession if there are more than some thousand rows
+// (contract 7.2). Each has StatementTimeout. The results are in the order of the records. Each one says whether the
+// record's offset may be committed.
 //
 // An error means that the database could not be used and that a part may be stored: retry the same
 // records until it succeeds. Data that the database refuses (SQLSTATE classes 22, 23, 54) is no

@@ -17,8 +17,8 @@ import (
 // longer be as the operator saw it.
 const requestsLast = time.Hour
 
-// PartitionRequests returns what operators have requested for halted partitions of a channel within
-// the last hour, 1,000 at most (contract 7.10).
+// PartitionRequests returns operators' requests for halted partitions of a channel from the last hour, 1,000 at most
+// (contract 7.10).
 func (a *Acceptor) PartitionRequests(ctx context.Context, channel string) ([]models.PartitionRequest, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.statementTimeout)
 	defer cancel()

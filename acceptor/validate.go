@@ -63,8 +63,8 @@ func (a *Acceptor) check(m handler.RawMessage, handlers []*handler.Handler) (sto
 	return row, nil
 }
 
-// checkNames checks what routing and logs read of a message. It precedes routing: an unrouted type is remembered,
-// and a producer may make it as long as a record.
+// checkNames checks the fields of a message that routing and logs read. It precedes routing: an unrouted type is
+// remembered, and a producer may make it as long as a record.
 func checkNames(m handler.RawMessage) error {
 	for _, field := range []struct {
 		name, value string

@@ -31,7 +31,7 @@ func (r *run) pruneMarkers(ctx context.Context) error {
 	return r.pruneRows(ctx, &r.deleted.Markers, r.until, r.store.DeleteMarkers)
 }
 
-// pruneOthers deletes what no redelivery needs.
+// pruneOthers deletes the rows that no redelivery needs.
 func (r *run) pruneOthers(ctx context.Context) error {
 	if age := r.opts.AuditRetention; age > 0 {
 		if err := r.pruneRows(ctx, &r.deleted.Audit, r.now.Add(-age), r.store.DeleteAudit); err != nil {

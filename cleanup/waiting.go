@@ -12,8 +12,8 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// WaitingError says that cleanup keeps what a partition's redeliveries may need. After a downtime longer than Retention
-// the partition may hold redeliveries of messages that cleanup would forget (contract 6.5).
+// WaitingError says that cleanup keeps rows that a partition's redeliveries may need. After a downtime longer than
+// Retention the partition may hold redeliveries of messages that cleanup would forget (contract 6.5).
 type WaitingError struct {
 	Channel string
 	GroupID string
@@ -27,7 +27,7 @@ type WaitingError struct {
 	// CaughtUpAt is a moment, by the database's clock, up to which the partition is read. It is zero if
 	// the partition has never been read to its end; nothing is deleted then.
 	CaughtUpAt time.Time
-	// Err is what else failed in the run; nil if the run did everything that did not have to wait.
+	// Err joins the run's other failures; nil if the run did everything that did not have to wait.
 	Err error
 }
 
@@ -92,7 +92,7 @@ func (r *run) caughtUp(ctx context.Context, markers bool) (until time.Time, behi
 	return until, behind, err
 }
 
-// hold sets the moment that replaces now for what the run deletes next, and has it checked before each deletion.
+// hold sets the moment that replaces now for the run's next deletions, and has it checked before each of them.
 func (r *run) hold(ctx context.Context, markers bool) error {
 	until, behind, err := r.caughtUp(ctx, markers)
 	if err != nil {
@@ -188,8 +188,8 @@ func (c *Cleaner) Health() Health {
 	return h
 }
 
-// patience is for how long runs may wait before health degrades. It is a minute at least, because
-// what other processes have caught up to is recorded at intervals.
+// patience is for how long runs may wait before health degrades. It is a minute at least, because other processes
+// record their progress at intervals.
 func (c *Cleaner) patience() time.Duration {
 	return max(heldIntervals*c.opts.CleanupInterval, time.Minute)
 }
