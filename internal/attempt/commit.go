@@ -18,8 +18,9 @@ var errInterrupted = errors.New("the commit got no response")
 // After errInterrupted they have their errors already.
 //
 // If the database responded with an error it did not commit, and the handler is to blame (a swallowed SQL error, a
-// deferred constraint). If the connection was lost the outcome is unknown. Then commit reads back what Steps.Write has
-// written: that is part of the transaction, and what is found for one attempt holds for all that share it.
+// deferred constraint). If the connection was lost the outcome is unknown. Then commit reads back the rows that
+// Steps.Write has written: they are part of the transaction, and the result for one attempt holds for all that share
+// it.
 func (r *Runner) commit(ctx context.Context, t *handlertx.Tx, group []*Attempt, c Call) (committed bool, err error) {
 	commitErr := t.Commit()
 	if commitErr == nil {

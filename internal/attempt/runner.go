@@ -58,8 +58,8 @@ type Steps struct {
 	Write func(ctx context.Context, t *handlertx.Tx, group []*Attempt) (current []*Attempt, err error)
 	// Check runs first in a group of several calls. It returns the attempts that may run.
 	Check func(ctx context.Context, t *handlertx.Tx, group []*Attempt) (current []*Attempt, err error)
-	// Committed reports whether what Write wrote for the attempt is in the database, after a commit that got no
-	// response. If Committed is nil, only the next attempt finds out.
+	// Committed reports whether Write's rows for the attempt are in the database, after a commit that got no response.
+	// If Committed is nil, only the next attempt finds out.
 	Committed func(ctx context.Context, a *Attempt) (bool, error)
 }
 
@@ -126,7 +126,7 @@ func (r *Runner) runPlain(ctx context.Context, group []*Attempt, c Call) {
 }
 
 // runTx makes one call in a transaction, for one message or for a batch. The steps run first: a stale claim or a
-// duplicate is found before the handler runs, and the locks of what was written keep others away while it runs. If
+// duplicate is found before the handler runs, and the locks of the written rows keep others away while it runs. If
 // anything fails, the whole transaction is rolled back. If only some messages of a batch failed, the others run again
 // without them, so that nothing a failed message wrote is committed.
 func (r *Runner) runTx(ctx context.Context, group []*Attempt, c Call) {

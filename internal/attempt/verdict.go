@@ -84,8 +84,7 @@ func (a *Attempt) failed(err error) Verdict {
 	return v
 }
 
-// Unrecoverable marks a failure that lies in what is stored, not in the handler: no attempt can ever succeed (contract
-// 5.7).
+// Unrecoverable marks a failure of the stored message, not of the handler: no attempt can ever succeed (contract 5.7).
 type Unrecoverable struct{ Reason error }
 
 func (e *Unrecoverable) Error() string { return e.Reason.Error() }

@@ -89,7 +89,7 @@ func acts(c rune) bool {
 const maxError = 20 << 10
 
 // Error returns err to be kept while a partition is halted or a condition lasts. An error whose text has more than 20
-// KiB quotes what came from outside: only its text is kept then, cut to that.
+// KiB quotes data from outside: then only its text is kept, cut to 20 KiB.
 func Error(err error) error {
 	if err == nil {
 		return nil

@@ -45,11 +45,11 @@ type Dialect struct {
 	Stated sql.IsolationLevel
 	// WithoutJIT are statements after which no statement of the transaction is compiled to machine code.
 	WithoutJIT []string
-	// Syntax is how a statement is read for what it does with transactions.
+	// Syntax is how to find out what a statement does with transactions.
 	Syntax *txcontrol.Syntax
-	// RolledBack reports whether the failure of a statement has rolled back the whole transaction, so that
-	// further statements would be committed one by one. It may run a statement to find out. It is nil where
-	// a failed statement aborts the transaction, and the server itself refuses what follows.
+	// RolledBack reports whether the failure of a statement has rolled back the whole transaction, so that further
+	// statements would be committed one by one. It may run a statement to find out. It is nil where a failed statement
+	// aborts the transaction, and the server itself refuses further statements.
 	RolledBack func(failure error, run func(statement string) error) bool
 	// CommitsByStatement is for a database where a refused commit leaves the transaction open and some
 	// drivers do not roll it back.
@@ -69,7 +69,7 @@ func (d *Dialect) RefusedIsolation(level sql.IsolationLevel) (allowed string) {
 	return strings.Join(names[:last], ", ") + " or " + names[last]
 }
 
-// Class is a set of what may be true of an error of the database.
+// Class is a set of properties of a database's error.
 type Class uint16
 
 // The classes of an error. Package store documents most of them where it asks.

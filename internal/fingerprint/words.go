@@ -8,14 +8,15 @@ import (
 
 // Each of these returns where what begins at i ends, 0 if it is not of its kind.
 
-// codeWords are what stands before a code, in lower case, and how long the code is at most. IDs are longer, or stand
-// after other words.
+// codeWords are the words before a code, in lower case, with the code's largest length. IDs are longer, or stand after
+// other words.
 var codeWords = map[string]int{"status": 3, "http": 3, "code": 4, "error": 4, "errno": 4, sqlState: 5}
 
 const sqlState = "sqlstate" // its codes have letters, too
 
-// codeEnd: a code that tells causes apart, such as an HTTP status, by the word before it ("status 404", "StatusCode:
-// 503", "exit status 1", "SQLSTATE 42P01", "Error 1062"), or by the status text after it ("502 Bad Gateway").
+// codeEnd returns the end of a code that distinguishes causes, such as an HTTP status, by the word before it ("status
+// 404", "StatusCode: 503", "exit status 1", "SQLSTATE 42P01", "Error 1062"), or by the status text after it ("502 Bad
+// Gateway").
 func codeEnd(text string, i int) int {
 	end, digits := i, 0
 	for end < len(text) && isAlnum(text[end]) {

@@ -220,7 +220,7 @@ func (g *Guard) Committed() {
 }
 
 // goesOn reports whether the session continues after a failed statement, in the transaction or without it. Where it
-// does not, the server keeps what follows from being committed, and the handler's reads need no relay.
+// does not, the server itself refuses to commit later statements, and the handler's reads need no relay.
 func (g *Guard) goesOn() bool { return g.dialect.RolledBack != nil }
 
 func (g *Guard) enter() {
@@ -235,8 +235,8 @@ func (g *Guard) leave() {
 	}
 }
 
-// admit returns what a text does to the transaction. It refuses a text that begins or ends one, and any text once the
-// transaction cannot be committed.
+// admit returns what a statement's text does to the transaction. It refuses a text that begins or ends one, and any
+// text once the transaction cannot be committed.
 func (g *Guard) admit(text string) ([]txcontrol.Control, error) {
 	controls := g.dialect.Syntax.Find(text)
 	sets := false

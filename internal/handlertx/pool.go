@@ -121,7 +121,7 @@ func (q *quota) release() {
 	q.grant()
 }
 
-// grant gives what is free to those who wait longest.
+// grant gives the free connections to the calls that have waited longest.
 func (q *quota) grant() {
 	for q.waiting.Len() > 0 && q.hasFree() {
 		q.taken++

@@ -1,6 +1,6 @@
 // Package handlertx is the transaction that handlers run in: how it begins and ends, the guard that notes SQL errors
-// which a handler swallows and refuses statements which would end the transaction, its savepoints, and what waits for
-// its commit.
+// which a handler swallows and refuses statements which would end the transaction, its savepoints, and the functions
+// that wait for its commit.
 package handlertx
 
 import (

@@ -64,7 +64,7 @@ func (f *Facts) outages(because func(Reason)) {
 }
 
 // backlog returns the last sample, which is judged as of its own time: later changes are unknown. It is empty if this
-// process is responsible for nothing, or cannot know what is due.
+// process is responsible for nothing, or cannot know which statuses are due.
 func (f *Facts) backlog() Sample {
 	if !f.Running || f.Standby || f.Sample.Err != nil || f.Sample.At.IsZero() {
 		return Sample{}
@@ -216,7 +216,7 @@ func (f *Facts) oldestDue(because func(Reason)) {
 	}
 }
 
-// poisonRate is so while more than MaxPoisonRate of what ends is poisoned.
+// poisonRate is so while more than MaxPoisonRate of the statuses that end are poisoned.
 func (f *Facts) poisonRate(because func(Reason)) {
 	if f.Poisoned >= fewPoisoned && float64(f.Poisoned) > f.Limits.MaxPoisonRate*float64(f.Ended) {
 		because(Reason{Detail: fmt.Sprintf("%d of %d statuses that ended within %s are poisoned", f.Poisoned, f.Ended,

@@ -24,7 +24,7 @@ const (
 	// largeAtOnce is how many answers larger than smallAnswer a consumer's connections, all together, may read and pass
 	// on at a time.
 	largeAtOnce = 2
-	// maxListed bounds what all lists of an answer hold together. A number counts as one and anything else as
+	// maxListed bounds the elements of all lists of an answer together. A number counts as one and anything else as
 	// otherListed, because a few bytes on the wire become a hundred in memory. The metadata of 100,000 partitions with
 	// three replicas each counts as 1.5 million.
 	maxListed   = 2 << 20
@@ -57,8 +57,8 @@ type checkedConn struct {
 	reserved atomic.Bool // this connection is one of largeAtOnce
 }
 
-// NewCheckedConn returns a connection that checks what comes from the broker at this address, and that keeps requests
-// from creating topics.
+// NewCheckedConn returns a connection that checks the answers of the broker at this address, and prevents requests from
+// creating topics.
 func NewCheckedConn(c net.Conn, guard *Guard, address string) net.Conn {
 	return &checkedConn{Conn: c, guard: guard, address: address}
 }

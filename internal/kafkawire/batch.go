@@ -1,7 +1,7 @@
-// Package kafkawire encodes and decodes what kafka-go leaves to its users or reads without bounds: fetch requests and
-// their answers, record batches, decompression, and aborted transactions. It checks every answer that kafka-go decodes.
-// It also keeps kafka-go from creating topics, refuses assignments beyond bounds, and bounds memory (Budget). It knows
-// no configuration and does not decide what happens to a record.
+// Package kafkawire encodes and decodes the parts of the protocol that kafka-go leaves to its users or reads without
+// bounds: fetch requests and their answers, record batches, decompression, and aborted transactions. It checks every
+// answer that kafka-go decodes. It also keeps kafka-go from creating topics, refuses assignments beyond bounds, and
+// bounds memory (Budget). It knows no configuration and does not decide what happens to a record.
 package kafkawire
 
 import (

@@ -60,7 +60,7 @@ func NewFetchConn(
 	return c, nil
 }
 
-// HangUp closes the connection at once, which also ends what waits for it.
+// HangUp closes the connection at once, which also ends a read that waits for it.
 func (c *FetchConn) HangUp() { HangUp(c.Conn) }
 
 // HangUp closes the connection below TLS, which waits for nothing.

@@ -11,8 +11,8 @@ import (
 // errTaken ends a hold because another owner has taken over.
 var errTaken = errors.New("another worker has taken it")
 
-// Hold repeatedly tries to hold a lease and has a context for what may only run while it does. Each period in which the
-// lease is held is a term. A Hold is safe for concurrent use.
+// Hold repeatedly tries to hold a lease and has a context for work that may only run while it holds it. Each period in
+// which the lease is held is a term. A Hold is safe for concurrent use.
 type Hold struct {
 	lease   *Lease
 	parent  context.Context
@@ -141,7 +141,7 @@ func (h *Hold) End() {
 	h.end(h.lost)
 }
 
-// Term returns the context of what may only run while the lease is held. It has ended if the lease is not held.
+// Term returns the context of work that may only run while the lease is held. It has ended if the lease is not held.
 func (h *Hold) Term() context.Context {
 	h.mu.Lock()
 	defer h.mu.Unlock()

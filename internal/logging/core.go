@@ -147,8 +147,8 @@ func listed(list any) ([]string, bool) {
 	return safe, changed
 }
 
-// texts returns what zap writes of an error: its text and, if it formats itself, its details. The error is application
-// code, so its methods may panic.
+// texts returns the texts that zap writes of an error: its text and, if it formats itself, its details. The error is
+// application code, so its methods may panic.
 func texts(of any) (text, details string) {
 	defer func() {
 		if recover() != nil {

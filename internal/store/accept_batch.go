@@ -6,7 +6,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// AcceptBatch is what one accept persists. Message IDs are distinct within each namespace.
+// AcceptBatch holds the rows that one accept persists. Message IDs are distinct within each namespace.
 type AcceptBatch struct {
 	Messages []NewMessage
 	Rejected []models.RejectedMessage

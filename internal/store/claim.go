@@ -27,14 +27,14 @@ type Window struct {
 // WindowRows is how many due statuses NextWindow reads.
 const WindowRows = 1000
 
-// KeyLimit bounds what is claimed for one handler key. Keys are distinct.
+// KeyLimit bounds the claims for one handler key. Keys are distinct.
 type KeyLimit struct {
 	HandlerKey string
 	Limit      int
 	// Lanes is nil if the handler is not ordered. The rows' lanes are then ignored.
 	Lanes *LaneRule
-	// Bytes ends the claim once what it has claimed for the key has so many bytes of content and properties, so that
-	// the last message may exceed it. 0 is no bound. AtLeast messages, and one at least, are claimed in any case.
+	// Bytes ends the claim once its messages of the key have so many bytes of content and properties. The last message
+	// may exceed it. 0 is no bound. AtLeast messages, and one at least, are claimed in any case.
 	Bytes   int
 	AtLeast int
 	// After lets the claim begin after this place instead of at the status due longest, and pass rows that other
@@ -43,7 +43,7 @@ type KeyLimit struct {
 	After *Place
 }
 
-// EndsAt returns Bytes, or what no claim reaches.
+// EndsAt returns Bytes, or a number that no claim reaches.
 func (l KeyLimit) EndsAt() int64 {
 	if l.Bytes == 0 {
 		return math.MaxInt64
@@ -75,7 +75,7 @@ type ClaimWalk struct {
 	After      *Place // nil at the beginning
 }
 
-// OpenClaims is what is claimed on one page of a walk.
+// OpenClaims are the claimed statuses on one page of a walk.
 type OpenClaims struct {
 	Claims []OpenClaim
 	// Next is the place after which the walk continues, nil at its end.

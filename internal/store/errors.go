@@ -79,9 +79,9 @@ func IsTransient(err error) bool {
 }
 
 // IsDatabaseFault reports whether a statement of a handler failed because of the database and not of the statement, so
-// that the same statement may succeed later. It is IsTransient without what a handler itself can cause: the end of a
-// context it made, a statement timeout, a limit or a file that concerns the statement alone, and a second query on a
-// connection that is still being read from.
+// that the same statement may succeed later. It is IsTransient without the errors that a handler itself can cause: the
+// end of a context it made, a statement timeout, a limit or a file that concerns the statement alone, and a second
+// query on a connection that is still being read from.
 func IsDatabaseFault(err error) bool {
 	if err == nil || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) ||
 		errors.Is(err, sql.ErrTxDone) {

@@ -47,7 +47,7 @@ type StatusLists interface {
 	// StatusesOf returns up to limit statuses of a message, with their attempts.
 	StatusesOf(ctx context.Context, pool gorm.ConnPool, messageNumber int64, limit int) ([]StatusRow, error)
 	// CountOpen counts the open statuses of handler keys, see OpenCounts: of each key up to limit of each kind. It
-	// reads the rows that are due by soon, which include what is processing.
+	// reads the rows that are due by soon, which include the processing ones.
 	CountOpen(ctx context.Context, pool gorm.ConnPool, keys []string, limit int, now, soon time.Time) ([]OpenCounts, error)
 	// CountPoisoned counts up to limit poisoned statuses of a handler key.
 	CountPoisoned(ctx context.Context, pool gorm.ConnPool, handlerKey string, limit int64) (int64, error)
@@ -175,7 +175,7 @@ type GroupScan struct {
 	ComparesMessage bool
 }
 
-// GroupCount is what was counted of a group.
+// GroupCount is the count of a group.
 type GroupCount struct {
 	Looked, Poisoned, Failing int64
 	FirstSeen, LastSeen       time.Time
@@ -389,9 +389,9 @@ type AddedStatus struct {
 	Lane          *Lane
 }
 
-// ConsumerViews read what workers, consumers and leases have stored, and what was requested of consumers.
+// ConsumerViews read the stored rows of workers, consumers and leases, and operators' requests to consumers.
 type ConsumerViews interface {
-	// StoredConsumers returns what up to limit workers have stored of their consumers, as JSON, by worker ID.
+	// StoredConsumers returns the consumers that up to limit workers have stored, as JSON, by worker ID.
 	StoredConsumers(ctx context.Context, pool gorm.ConnPool, limit int) ([]WorkerConsumers, error)
 	// AllPartitionRequests returns up to limit requests that were made after since.
 	AllPartitionRequests(ctx context.Context, pool gorm.ConnPool, since time.Time, limit int) (
@@ -408,7 +408,7 @@ type ConsumerViews interface {
 	AllLeases(ctx context.Context, pool gorm.ConnPool, now time.Time, limit int) ([]HeldLease, error)
 }
 
-// WorkerConsumers is what a worker has stored of its consumers, as JSON.
+// WorkerConsumers are the consumers that a worker has stored, as JSON.
 type WorkerConsumers struct{ WorkerID, Consumers string }
 
 // TopicProgress is how far a topic is read in a group.

@@ -62,7 +62,8 @@ func SQLiteTime(t time.Time) string {
 	return t.UTC().Format("2006-01-02 15:04:05.000000") + "+00:00"
 }
 
-// StorableTime limits a producer's time to what every dialect can store: the years 1 to 9999, in microseconds.
+// StorableTime limits a producer's time to the range that every dialect can store: the years 1 to 9999, in
+// microseconds.
 func StorableTime(t time.Time) time.Time {
 	first := time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
 	last := time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)

@@ -1,6 +1,6 @@
 // Package store declares what a store does: accepting, claiming, completing, failing, recovering and cleaning. It also
-// has the store's errors and what runs a statement. The statements are in postgres, sqlite and base. Package stores
-// chooses among them, and storetest is the suite that each dialect must pass.
+// has the store's errors and the functions that run a statement. The statements are in postgres, sqlite and base.
+// Package stores chooses among them, and storetest is the suite that each dialect must pass.
 //
 // A store knows only SQL and row versions. Its callers decide what a failure means, when a worker is dead and how long
 // to back off.
@@ -44,7 +44,7 @@ type Store interface {
 	// SingleWriter reports whether one open transaction that has written keeps all others from writing, but none from
 	// reading, as on SQLite. A silent worker may then be one that waits to write.
 	SingleWriter() bool
-	// CheckSettings returns what a start warns of in the settings of the server or the connection. It returns an error
+	// CheckSettings returns a start's warnings about the settings of the server or the connection. It returns an error
 	// if an inbox cannot run with them. It reads no table.
 	CheckSettings(ctx context.Context) ([]Warning, error)
 	// CheckIsolation returns a warning if transactions that state no isolation do not run at READ COMMITTED. Handlers'
@@ -72,7 +72,7 @@ type Acceptor interface {
 	AcceptTx(ctx context.Context, tx *gorm.DB, batch AcceptBatch) ([]Accepted, error)
 	// LoadRejected returns a rejected message, or ErrRejectedGone if there is none.
 	LoadRejected(ctx context.Context, id string) (models.RejectedMessage, error)
-	// AcceptRejected accepts what a rejected message holds and deletes its row in the same transaction. If the row no
+	// AcceptRejected accepts a rejected record's messages and deletes its row in the same transaction. If the row no
 	// longer exists it returns ErrRejectedGone. If a message is a conflict, the results say so. In both cases nothing
 	// is stored and nothing is deleted.
 	AcceptRejected(ctx context.Context, id string, batch AcceptBatch) ([]Accepted, error)
@@ -96,8 +96,8 @@ type Acceptor interface {
 
 // Notifier notifies other processes of statuses that are due.
 type Notifier interface {
-	// Notify tells the Listeners of other processes that statuses of these handler keys are due. Without keys it means
-	// statuses of any key. On SQLite it does nothing.
+	// Notify notifies the Listeners of other processes that statuses of these handler keys are due. Without keys it
+	// means statuses of any key. On SQLite it does nothing.
 	Notify(ctx context.Context, handlerKeys ...string) error
 	// NotifyTx makes the commit of the caller's transaction do what Notify does, for this process's Listener as well.
 	// On SQLite it does nothing.
@@ -141,7 +141,7 @@ const (
 	SkipLocked
 )
 
-// Handlers reads and sets what is known of handler keys.
+// Handlers reads and sets the state of handler keys.
 type Handlers interface {
 	// Backlog counts the work under these keys, at most up to each key's Limit. With lanes each row costs a lookup of
 	// its lane, so use smaller limits there.
@@ -224,15 +224,15 @@ type Workers interface {
 	Workers(ctx context.Context, now time.Time) ([]WorkerState, error)
 }
 
-// Recoverer finds what dead workers have left, and the handler keys of what is pending.
+// Recoverer finds the claims of dead workers, and the handler keys of pending statuses.
 type Recoverer interface {
 	// MarkReleased marks a worker as dead. The worker can neither claim nor send heartbeats under this ID again. It
 	// returns ErrWorkerBusy at once while a claim, or an accept that claims, is open.
 	MarkReleased(ctx context.Context, workerID string, now time.Time) error
 	// DeleteWorkers removes worker rows that are stopped or released.
 	DeleteWorkers(ctx context.Context, workerIDs []string) (int64, error)
-	// OpenClaims reads the next ClaimPage statuses of up to ClaimWalks walks and returns one page for each, with what
-	// is claimed among them. It reads no others.
+	// OpenClaims reads the next ClaimPage statuses of up to ClaimWalks walks and returns one page for each, with the
+	// claimed ones among them. It reads no others.
 	OpenClaims(ctx context.Context, walks []ClaimWalk) ([]OpenClaims, error)
 	// EvictHolders ends the transactions that hold locks on these statuses, and the open accepts of these workers. Such
 	// transactions belong to a worker that is gone while the server still waits for its connection. It ends only those
@@ -256,7 +256,7 @@ type Leases interface {
 	DeleteExpiredLeases(ctx context.Context, age time.Duration, now time.Time) (int64, error)
 }
 
-// Cleaner deletes what is old.
+// Cleaner deletes old rows.
 type Cleaner interface {
 	// Cleanup walks one batch of messages received before req.Until, in the order of (received_at, number), from
 	// req.After. It deletes statuses completed before their cutoff, and messages that have no status left (contract
@@ -271,8 +271,8 @@ type Cleaner interface {
 	// covers. Messages that no longer have anything to delete are left out of loaded.
 	LoadExpired(ctx context.Context, req CleanupRequest, messageNumbers []int64, maxBytes int64) (loaded []ExpiredMessage,
 		taken int, err error)
-	// DeleteExpired deletes what LoadExpired loaded and nothing else: statuses that are still at their version, and
-	// messages without remaining or new statuses (contract 6.3). Rows that an accept has locked stay.
+	// DeleteExpired deletes the rows that LoadExpired loaded and nothing else: statuses that are still at their
+	// version, and messages without remaining or new statuses (contract 6.3). Rows that an accept has locked stay.
 	DeleteExpired(ctx context.Context, expired []ExpiredMessage) (CleanupResult, error)
 	// Clock returns the time by which ages are judged. It is the database's, because a cleaner whose clock is ahead
 	// must not delete young rows (contract 3.5). On SQLite, and with a test's clock, it returns now.
@@ -285,7 +285,7 @@ type Cleaner interface {
 	DeleteRejected(ctx context.Context, before time.Time, limit int) (int64, error)
 }
 
-// Markers remembers what inline handlers have processed.
+// Markers remembers the messages that inline handlers have processed.
 type Markers interface {
 	// AddMarkerTx adds a marker inside the caller's open transaction. It reports whether there was none of its key
 	// (contract 8.2). If another transaction has added the same marker and not yet committed, it waits for that one, on
@@ -301,7 +301,7 @@ type Markers interface {
 	DeleteMarkers(ctx context.Context, before time.Time, limit int) (int64, error)
 }
 
-// Publisher finds what a dead-letter topic is to get a copy of, and remembers what it has got (contract 7.9).
+// Publisher finds the rows whose copies a dead-letter topic lacks, and remembers the published ones (contract 7.9).
 type Publisher interface {
 	// Unpublished returns up to limit poisoned statuses of a handler key that are not published yet, in the order of
 	// their IDs, from after on ("" for the first).
@@ -329,7 +329,7 @@ type UnpublishedRef struct {
 
 // Unpublished is a poisoned status that is not published yet.
 type Unpublished struct {
-	// ErrorCount and AbandonedCount are what it was poisoned with; LastError is "" if it has none.
+	// ErrorCount and AbandonedCount are the counts at its poisoning; LastError is "" if it has none.
 	ErrorCount, AbandonedCount int
 	LastError                  string
 	// Message has only an ID if its row is gone.

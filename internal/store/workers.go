@@ -4,7 +4,7 @@ import (
 	"time"
 )
 
-// Worker is what a worker reports of itself with each heartbeat.
+// Worker is a worker's report about itself with each heartbeat.
 type Worker struct {
 	ID   string
 	Host string

@@ -8,7 +8,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-// Ran is what became of one message of a record that ran again.
+// Ran is the result of one message of a record that ran again.
 type Ran struct {
 	MessageID string
 	// Routed is how many handlers take the message. Handlers is how many of them ran, as opposed to those that had

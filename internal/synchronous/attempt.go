@@ -107,9 +107,9 @@ func (a *run) call(ctx context.Context, steps *attempt.Steps) error {
 	return a.Err
 }
 
-// ownCopy copies what a call may change in place. The handler owns its message, but other handlers get the same
-// message, and the raw record, which shares its memory, may have to be kept. A call that was given up as stuck may even
-// change the message while another call reads it.
+// ownCopy copies the values that a call may change in place. The handler owns its message, but other handlers get the
+// same message, and the raw record, which shares its memory, may have to be kept. A call that was given up as stuck may
+// even change the message while another call reads it.
 func ownCopy(d handler.Delivery) handler.Delivery {
 	d.Content, d.OrderingKey = bytes.Clone(d.Content), bytes.Clone(d.OrderingKey)
 	d.Properties.Attributes = maps.Clone(d.Properties.Attributes)

@@ -41,7 +41,7 @@ const (
 	events
 )
 
-// Counters count what one inbox of this process has done since it was made. They are safe for concurrent use. They
+// Counters count the events of one inbox of this process since it was made. They are safe for concurrent use. They
 // start from zero in each process; the truth is in the database. The zero value counts, too, but distinguishes no
 // handlers and no channels.
 type Counters struct {

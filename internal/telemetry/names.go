@@ -36,7 +36,7 @@ var (
 var longBuckets = []float64{0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600,
 	21600, 86400}
 
-// cleanupDeleted counts what runs of cleanup deleted.
+// cleanupDeleted counts the rows that cleanup deleted.
 var cleanupDeleted = instrument{name: "inbox.cleanup.deleted", unit: "{row}", description: "Rows that cleanup deleted."}
 
 // Gauges of the last sample, see Sample.
@@ -67,7 +67,7 @@ var (
 		description: "What each reason makes of the process: 0 healthy, 1 degraded, 2 unhealthy."}
 )
 
-// dimension is what a counter is broken down by.
+// dimension is the attribute that a counter is broken down by.
 type dimension int
 
 const (

@@ -18,7 +18,7 @@ const (
 	Savepoint
 	// Release releases a savepoint and those set after it.
 	Release
-	// RollbackTo undoes what was done since a savepoint was set.
+	// RollbackTo undoes the statements since a savepoint was set.
 	RollbackTo
 	// Setting may set something for the rest of the transaction. Settings by functions of the database are not seen.
 	Setting

@@ -1,4 +1,4 @@
-// Package base has what the stores of all dialects have in common: how table names get into a statement, the algorithm
+// Package base has the common parts of the stores of all dialects: how table names get into a statement, the algorithm
 // of accepting, and the scanning of rows. Only the dialects use it.
 package base
 
@@ -128,7 +128,7 @@ func (d Database) Pool(ctx context.Context) gorm.ConnPool {
 	return d.Singles.Pool(ctx)
 }
 
-// Transaction commits what work did, unless work fails or panics. MayBeCommitted classifies its errors.
+// Transaction commits work's writes, unless work fails or panics. MayBeCommitted classifies its errors.
 func (d Database) Transaction(ctx context.Context, work func(gorm.ConnPool) error) error {
 	worked := false
 	err := pgxtx.Session(d.DB.WithContext(ctx), pgxtx.ByDeadline).Transaction(func(tx *gorm.DB) error {

@@ -67,7 +67,7 @@ func KeepGap(ctx context.Context, d Database, statement string, g models.Gap, fo
 	return added == 1, Doing("keep gap", err)
 }
 
-// Requests holds the statements on what operators requested for halted partitions. All use the primary key.
+// Requests holds the statements on operators' requests for halted partitions. All use the primary key.
 type Requests struct{ List, Delete, KeepGap string }
 
 // maxRequests bounds a list of requests.

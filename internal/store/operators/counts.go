@@ -12,7 +12,7 @@ import (
 )
 
 // countOpen counts the open statuses of handler keys, up to $3 of each kind and key. It reads rows only of those that
-// are due by $2, oldest due first; these include what is processing, which was due before. Everything else is counted
+// are due by $2, oldest due first; these include the processing ones, which were due before. Everything else is counted
 // in the indexes on due, waiting and poisoned rows. PostgreSQL reads no rows for an index with an expression only if
 // the statement names just its columns: so the due index is walked in the order of the key, as a range of one key
 // because a constant has no order.

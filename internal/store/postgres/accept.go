@@ -18,15 +18,15 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// acceptNewSQL inserts what is new, with its statuses, in one statement. That is the usual case. acceptClaimedSQL does
-// the same for local dispatch: it claims statuses as it inserts them.
+// acceptNewSQL inserts the new messages, with their statuses, in one statement. That is the usual case.
+// acceptClaimedSQL does the same for local dispatch: it claims statuses as it inserts them.
 var acceptNewSQL, acceptClaimedSQL = acceptSQL(false), acceptSQL(true)
 
 // acceptSQL returns one of the two statements.
 //
-// messages_pkey decides what is new. It is the only index that is in the order of the producers' IDs: the foreign key
-// finds the message by its number. The statuses' sequence follows their position, because PostgreSQL evaluates an
-// identity after the ORDER BY.
+// messages_pkey decides which messages are new. It is the only index that is in the order of the producers' IDs: the
+// foreign key finds the message by its number. The statuses' sequence follows their position, because PostgreSQL
+// evaluates an identity after the ORDER BY.
 //
 // The contents come as one value that the statement cuts. In an array, each of them would be copied four more times.
 // They are the last parameter: after them, the driver's buffer would have grown by their size, and would be copied for

@@ -62,7 +62,8 @@ func (p *Store) LoadExpired(
 	return base.Assemble(req, numbers, messages, statuses), len(numbers), nil
 }
 
-// DeleteExpired works like Cleanup: it takes locks first, and its later snapshots show what was added before them.
+// DeleteExpired works like Cleanup: it takes locks first, and its later snapshots show the rows that were added before
+// them.
 func (p *Store) DeleteExpired(ctx context.Context, expired []store.ExpiredMessage) (store.CleanupResult, error) {
 	var result store.CleanupResult
 	err := p.withoutJIT(ctx, func(pool gorm.ConnPool) error {

@@ -49,8 +49,8 @@ const withinBytesSQL = `
 	WHERE b.position <= k.at_least OR b.before < k.bytes`
 
 // fewKeysSQL is always true. The planner takes it for rarely true, and so expects one key where it would expect ten. It
-// multiplies what a key costs by their number, and PostgreSQL compiles (jit) what seems to cost a lot, which takes
-// longer than the claim.
+// multiplies the cost of a key by their number, and PostgreSQL compiles (jit) a statement that seems expensive, which
+// takes longer than the claim.
 const fewKeysSQL = `CASE WHEN k.handler_key IS NULL THEN 1 ELSE 0 END = 0`
 
 // fewNamesSQL is fewKeysSQL for a handler's names.

@@ -30,8 +30,8 @@ FROM walked w CROSS JOIN LATERAL (
 ) found
 ORDER BY w.received_at, w.number`
 
-// cleanupLockSQL uses the unique index on the messages' numbers. It skips what an accept or another cleanup has locked.
-// The next run comes back to that.
+// cleanupLockSQL uses the unique index on the messages' numbers. It skips rows that an accept or another cleanup has
+// locked. The next run comes back to that.
 const cleanupLockSQL = `
 SELECT number FROM {messages} WHERE number = ANY ($1::bigint[]) FOR UPDATE SKIP LOCKED`
 

@@ -32,10 +32,10 @@ const (
 	notifySQL = probeSQL + ` WHERE pg_notification_queue_usage() < 0.5`
 )
 
-// maxPayload keeps a notification, including what surrounds its keys, below PostgreSQL's limit of 8,000 bytes.
+// maxPayload keeps a notification, including the JSON around its keys, below PostgreSQL's limit of 8,000 bytes.
 const maxPayload = 7900
 
-// payload is what a notification says, in JSON.
+// payload is a notification's content, in JSON.
 type payload struct {
 	From string   `json:"from"` // the origin that ignores it; empty if none does
 	Keys []string `json:"keys"` // none means all

@@ -28,7 +28,7 @@ WHERE rowid IN (
 )
 RETURNING ` + claimColumnsSQL
 
-// boundedSQL and boundSQL stand around what finds a key's rows, and end the claim at ?9 bytes, after ?8 rows.
+// boundedSQL and boundSQL enclose the query for a key's rows, and end the claim at ?9 bytes, after ?8 rows.
 const (
 	boundedSQL = `SELECT b.place FROM (
 		SELECT d.place, row_number() OVER w AS position, sum(d.message_bytes) OVER w - d.message_bytes AS before

@@ -47,9 +47,9 @@ const headSQL = `(w.lane_key IS NULL OR NOT (
 
 const namesSQL = `(SELECT value FROM json_each(?6) UNION ALL SELECT w.lane_handler)`
 
-// markWindowSQL marks what a claim that did not reach its limit has passed over: the rest of its window, ?4 rows, by
-// the due index. This transaction is the only writer, so none of these rows can be first now. They are marked only if
-// they are more than ?5.
+// markWindowSQL marks the rows that a claim below its limit has passed over: the rest of its window, ?4 rows, by the
+// due index. This transaction is the only writer, so none of these rows can be first now. They are marked only if they
+// are more than ?5.
 const markWindowSQL = `
 WITH passed AS MATERIALIZED (
 	SELECT rowid AS place FROM {statuses}
@@ -58,7 +58,7 @@ WITH passed AS MATERIALIZED (
 	LIMIT ?4
 )` + markSQL
 
-// markPassedSQL marks what a claim that reached its limit has passed over: the rows before the last row it claimed,
+// markPassedSQL marks the rows that a claim at its limit has passed over: the rows before the last row it claimed,
 // whose ID is ?4 and which became due at ?1. It reads the due index in two ranges that end there: rows that became due
 // earlier, and rows that became due at the same time. As one condition it would be a filter over all due rows. ?1 is
 // the time as stored: a time that users wrote in another zone is sorted in the index by its text. The same moment in

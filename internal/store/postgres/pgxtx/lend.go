@@ -145,8 +145,8 @@ func beginSQL(options driver.TxOptions) (string, error) {
 	return begin, nil
 }
 
-// traits are what a transaction has to know of its connection. They are stored with the connection: reading its
-// configuration copies that each time.
+// traits are the properties of a connection that a transaction has to know. They are stored with the connection:
+// reading its configuration copies that each time.
 type traits struct {
 	bare      bool // without a tracer, which should see all statements
 	prepares  bool
