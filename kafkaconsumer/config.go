@@ -97,9 +97,9 @@ type Config struct {
 	// Decoder configures how records become messages.
 	Decoder envelope.DecoderConfig `yaml:"decoder" env:"DECODER"`
 
-	// BatchRecords, BatchBytes and Linger bound one accept (contract 7.2). It takes what is there,
-	// up to the first two, and waits no longer than Linger for more. Defaults 1,000, 4 MiB and 10
-	// ms. Raising them gains little: 500 records per transaction are as fast as any number.
+	// BatchRecords, BatchBytes and Linger bound one accept (contract 7.2). It takes the available records, up to the
+	// first two limits, and waits no longer than Linger for more. Defaults 1,000, 4 MiB and 10 ms. Raising them gains
+	// little: 500 records per transaction are as fast as any number.
 	BatchRecords int           `yaml:"batch_records" env:"BATCH_RECORDS"`
 	BatchBytes   int           `yaml:"batch_bytes" env:"BATCH_BYTES"`
 	Linger       time.Duration `yaml:"linger" env:"LINGER"`
@@ -109,7 +109,7 @@ type Config struct {
 	// BufferBytes bounds the memory of all records, decompressed, that are fetched and not yet accepted. Default 64
 	// MiB. While it is used up, nothing more is fetched, decompressed or decoded, except for one partition at a time,
 	// so that a batch larger than the bound passes too. That partition may exceed the bound by one response, one
-	// decompressed batch (MaxBatchBytes at most), what decoding one record takes (a few times Decoder.MaxRecordBytes)
+	// decompressed batch (MaxBatchBytes at most), the memory to decode one record (a few times Decoder.MaxRecordBytes)
 	// and four accepts (BatchBytes).
 	BufferBytes int `yaml:"buffer_bytes" env:"BUFFER_BYTES"`
 	// MaxBatchBytes bounds a record batch, compressed or not. A larger batch halts its partition, because a few bytes can
@@ -157,10 +157,10 @@ type Config struct {
 	// topic must exist, is never created, and must not be one of Topics.
 	//
 	// While it cannot be written to, the partition waits before the record. So do the partitions that share its accept
-	// worker, after what they have accepted already: every AcceptConcurrency-th partition, all of them with 1, and none in
-	// Direct channels. Raise AcceptConcurrency, or use BadRecordStore, where that matters. A record that the topic refuses
-	// permanently, for example as too large, halts only its partition: give the topic a larger max.message.bytes than
-	// Topics have.
+	// worker, after the records that they have accepted already: every AcceptConcurrency-th partition, all of them with
+	// 1, and none in Direct channels. Raise AcceptConcurrency, or use BadRecordStore, where that matters. A record that
+	// the topic refuses permanently, for example as too large, halts only its partition: give the topic a larger
+	// max.message.bytes than Topics have.
 	DeadLetterTopic string `yaml:"dead_letter_topic" env:"DEAD_LETTER_TOPIC"`
 	// PublishPoisoned publishes a copy of each poisoned message of the channel, and of each record that is kept as
 	// rejected (stored bad records, and unrouted ones under Reject), to DeadLetterTopic as well, for teams that watch
@@ -171,9 +171,9 @@ type Config struct {
 	// well. Default off (contract 7.9).
 	PublishPoisoned bool `yaml:"publish_poisoned" env:"PUBLISH_POISONED"`
 
-	// OnDeadLetter is called with each bad record that the dead-letter topic has acknowledged and with
-	// what is wrong with the record, not for copies. It runs on goroutines of the consumer and must not block them.
-	// A crash can lose the call, and a redelivery can repeat it.
+	// OnDeadLetter is called with each bad record that the dead-letter topic has acknowledged and with the record's
+	// error, not for copies. It runs on goroutines of the consumer and must not block them. A crash can lose the call,
+	// and a redelivery can repeat it.
 	OnDeadLetter func(record envelope.Record, reason error) `yaml:"-" env:"-"`
 	// OnHalt is called for each partition that halts (contract 7.4), once per halt. It runs on a goroutine of the consumer
 	// and must not block it. Use it to end the application. For alerts, watch Health.
@@ -255,7 +255,7 @@ func (c Config) validateBrokers() error {
 	return errors.Join(all...)
 }
 
-// withoutUser hides what precedes an @, where users put passwords.
+// withoutUser hides the text before an @, where users put passwords.
 func withoutUser(broker string) string {
 	if at := strings.LastIndex(broker, "@"); at >= 0 {
 		return "…" + broker[at:]
@@ -323,7 +323,7 @@ func (c Config) validateSASL() error {
 	return err
 }
 
-// mechanism returns what kafka-go authenticates with, nil without SASL.
+// mechanism returns the mechanism that kafka-go authenticates with, nil without SASL.
 func (s SASL) mechanism() (sasl.Mechanism, error) {
 	if s.Mechanism == "" {
 		if s.Username != "" || s.Password != "" {

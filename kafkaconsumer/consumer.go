@@ -1,5 +1,5 @@
-// Package kafkaconsumer reads Kafka topics for a channel. It fetches records, hands them to an
-// Acceptor and commits only what is accepted (contract 7).
+// Package kafkaconsumer reads Kafka topics for a channel. It fetches records, hands them to an Acceptor and commits
+// only accepted records (contract 7).
 //
 // Membership and commits go through kafka-go's ConsumerGroup. We do not use its Reader, which can
 // lose and repeat records and shows records that must stay hidden. Package internal/kafkawire
@@ -61,7 +61,7 @@ type shared struct {
 	conditions
 }
 
-// conditions are what may fail for a while.
+// conditions are the failures that may last for a while.
 type conditions struct {
 	grouping   *condition.Condition // reaching brokers and joining
 	fetching   *condition.Condition
@@ -362,8 +362,8 @@ type Progress struct {
 	Topics           []TopicProgress // in the order of Config.Topics
 }
 
-// TopicProgress is what a consumer knows of how far one of its topics is read. Its times have readings of
-// the monotonic clock.
+// TopicProgress is how far one of a consumer's topics is read, as the consumer knows it. Its times have readings of the
+// monotonic clock.
 type TopicProgress struct {
 	Topic string
 	// Partitions is how many partitions the topic had at ListedAt; 0 if it did not exist. ListedAt is

@@ -36,7 +36,7 @@ type fetcher struct {
 	partition *partition
 	buffer    *kafkawire.Budget
 	decode    func(envelope.Record) envelope.Received
-	// sizeBound returns an upper bound of what decode adds to a record's size.
+	// sizeBound returns an upper bound of the memory that decode adds to a record's size.
 	sizeBound func(envelope.Record) int
 	// groupOffsets returns the group's committed offsets, including those of the given partition.
 	groupOffsets func(ctx context.Context, topic string, partition int) (groupOffsets, error)
@@ -154,8 +154,8 @@ func (f *fetcher) hangUp() {
 // errThrottled is a broker's answer to a client that has used up its quota.
 var errThrottled = errors.New("the broker throttled the fetch")
 
-// fetchOnce fetches once and hands over what came. It returns the offset to continue at, also with an
-// error, and whether the response had records.
+// fetchOnce fetches once and hands over the records. It returns the offset to continue at, also with an error, and
+// whether the response had records.
 func (f *fetcher) fetchOnce(offset int64) (next int64, some bool, err error) {
 	held := f.buffer.NewHold()
 	defer held.End()
@@ -272,7 +272,8 @@ func (f *fetcher) dial(offset int64) error {
 //   - after unaskedFor without a fetch
 //   - every identifyEvery while there are records, and once more after the last of them
 //
-// Once the ID is seen to have changed, the new log is read from its start, including what was already delivered of it.
+// Once the ID is seen to have changed, the new log is read from its start, including records of it that were already
+// delivered.
 func (f *fetcher) identify(offset int64) error {
 	p := f.partition
 	id, err := f.conn.TopicID(p.ctx, p.topic)
@@ -310,7 +311,7 @@ type responseReader struct {
 	aborted *kafkawire.Aborted
 
 	chunk *chunk
-	// count is the number of records in the batch that is being read. messages counts what was made of them.
+	// count is the number of records in the batch that is being read. messages counts the messages made of them.
 	count, messages int
 	// next is the offset after what is in chunk or passed. sent is the offset up to which the
 	// worker has been given chunks.

@@ -264,7 +264,7 @@ func (c *Consumer) watch(ctx context.Context, topics []string, s *session, end f
 	return false
 }
 
-// leaderView holds what this member assigned when it last was the group's leader.
+// leaderView holds the assignments that this member made when it last was the group's leader.
 type leaderView struct {
 	mu         sync.Mutex
 	partitions map[string]int // by topic
@@ -288,9 +288,9 @@ func (v *leaderView) take() map[string]int {
 	return partitions
 }
 
-// observedBalancer records what the leader's balancer gets to assign. kafka-go passes no partitions
-// at all if one of the topics is gone. Until every member had noticed, no topic would be consumed.
-// In that case the leader asks for the partitions itself.
+// observedBalancer records the partitions that the leader's balancer gets to assign. kafka-go passes no partitions at
+// all if one of the topics is gone. Until every member had noticed, no topic would be consumed. In that case the leader
+// asks for the partitions itself.
 type observedBalancer struct {
 	kafka.GroupBalancer
 	view     *leaderView
@@ -431,7 +431,7 @@ func (w *idleWatch) check(ctx context.Context) {
 	}
 }
 
-// group asks the coordinator for the group's members and what they are assigned.
+// group asks the coordinator for the group's members and their assignments.
 func (c *Consumer) group(ctx context.Context) (*Idle, error) {
 	existing, err := c.existingTopics(ctx)
 	if err != nil {

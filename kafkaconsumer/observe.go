@@ -15,7 +15,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// observe refreshes what fetching does not report and logs stalls, until ctx ends.
+// observe refreshes the state that fetching does not report and logs stalls, until ctx ends.
 func (s *session) observe(ctx context.Context) {
 	var first sync.WaitGroup
 	first.Go(func() { s.awaitAssignedWatermarks(ctx) })
@@ -127,7 +127,7 @@ func (s *session) listEnds(
 	return ends
 }
 
-// listSomeEnds sends one request and stores in ends what the answer says. It fails if there is no answer.
+// listSomeEnds sends one request and stores the answer's offsets in ends. It fails if there is no answer.
 func (s *session) listSomeEnds(
 	ctx context.Context, partitions []*partition, isolation kafka.IsolationLevel, ends map[*partition]end,
 ) error {

@@ -155,7 +155,7 @@ type committer struct {
 	failed bool
 }
 
-// run commits what is due every interval until ctx ends or a commit fails. It reports whether no commit failed. A
+// run commits the due offsets every interval until ctx ends or a commit fails. It reports whether no commit failed. A
 // failed commit means that the generation is over or the coordinator is gone: the member has to join again.
 func (c *committer) run(ctx context.Context) bool {
 	for routine.Sleep(ctx, c.interval) {
@@ -166,8 +166,8 @@ func (c *committer) run(ctx context.Context) bool {
 	return true
 }
 
-// flush commits what is due and reports whether that succeeded. Commits of an ended generation fail
-// and change nothing on the broker.
+// flush commits the due offsets and reports whether that succeeded. Commits of an ended generation fail and change
+// nothing on the broker.
 func (c *committer) flush() bool {
 	if c.failed {
 		return false

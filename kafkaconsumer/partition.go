@@ -30,7 +30,7 @@ type partition struct {
 	next int64
 	// accepted is the next offset to commit: every record below it is accepted or was never visible.
 	accepted int64
-	// committed is what the group coordinator has.
+	// committed is the group coordinator's offset.
 	committed int64
 	// pinned means that start itself must be committed, even if nothing follows.
 	pinned bool
@@ -49,8 +49,8 @@ type partition struct {
 	caughtUp time.Time
 
 	assignedAt, progressAt time.Time
-	// behindSince and readableSince are since when the high watermark, and the end of what may be
-	// read, have been above accepted.
+	// behindSince and readableSince are since when the high watermark, and the last readable offset, have been above
+	// accepted.
 	behindSince, readableSince time.Time
 	err                        error // last error of fetching; nil since it worked again
 	errSince, wellSince        time.Time

@@ -15,7 +15,7 @@ import (
 )
 
 // session is the work of a consumer in one generation: fetchers feed workers, workers accept, and one committer
-// commits. It ends in that order, so that what is accepted is committed while the generation still allows it.
+// commits. It ends in that order, so that accepted records are committed while the generation still allows it.
 type session struct {
 	consumer   *Consumer
 	gen        *kafka.Generation
