@@ -30,7 +30,7 @@ type claimer struct {
 	// if no response was lost. lostAt is when that happened last. See reconcile for how long reconciling goes on.
 	reconcileAt time.Time
 	lostAt      time.Time
-	// rest is what is left of the walk over all claims that reconciles after a lost response.
+	// rest is the rest of the walk over all claims that reconciles after a lost response.
 	rest []store.ClaimWalk
 	// routine is when to reconcile although no response was lost.
 	routine time.Time
@@ -348,7 +348,7 @@ func (f *foreign) of(key string) []string {
 	return nil
 }
 
-// outdated reports whether what is known must be read again, because other programs may have ended.
+// outdated reports whether the known state must be read again, because other programs may have ended.
 func (f *foreign) outdated() bool {
 	known := f.known.Load()
 	return known != nil && time.Since(known.read) >= f.opts.SweepInterval
@@ -440,8 +440,9 @@ type pass struct {
 // the pass goes on.
 //
 // Once a pass has reached the end it stays there, where new statuses come. For an ordered handler it goes back to the
-// first status of ours, because what was not first in its lane may be now. The next pass begins at the status due
-// longest: it finds what was released or committed late. It comes no sooner than after nine times what reading took.
+// first status of ours, because a status that was not first in its lane may be now. The next pass begins at the status
+// due longest: it finds statuses that were released or committed late. It comes no sooner than after nine times the
+// duration of the read.
 func (c *claimer) claimOurs(
 	ctx context.Context, req store.ClaimRequest, limit store.KeyLimit,
 ) (claimed store.Claimed, more bool, err error) {
@@ -611,8 +612,8 @@ func (c *claimer) releaseAll(ctx context.Context, workerID string) (err error) {
 	}
 }
 
-// endWorker marks the worker as released, which fails while a claim or an accept of it is open, and
-// then releases what is left.
+// endWorker marks the worker as released, which fails while a claim or an accept of it is open, and then releases the
+// remaining claims.
 func (c *claimer) endWorker(ctx context.Context, workerID string) error {
 	stmt, cancel := context.WithTimeout(ctx, c.opts.StatementTimeout)
 	defer cancel()

@@ -110,8 +110,8 @@ func (d *Drained) count(outcome handler.AttemptOutcome, applied bool) {
 	}
 }
 
-// drain is one ProcessPending call: a pool whose claims have no worker, and which claims until it
-// finds nothing new. Claiming and what decides on it runs in the caller's goroutine.
+// drain is one ProcessPending call: a pool whose claims have no worker, and which claims until it finds nothing new.
+// Claims, and the decisions about them, run in the caller's goroutine.
 type drain struct {
 	pool
 	claimer  *claimer
@@ -138,8 +138,8 @@ func (d *drain) ended(*group, bool) *group {
 	return nil
 }
 
-// outlived does nothing. The drain waits for its groups, so that only a panic makes them outlive it.
-// Then what must run again is recovered once its claim counts as stuck.
+// outlived does nothing. The drain waits for its groups, so that only a panic makes them outlive it. Then a status that
+// must run again is recovered once its claim counts as stuck.
 func (d *drain) outlived(*group) {}
 
 // first reports whether the drain claims the status for the first time: it is new, or was due before. A status that has
@@ -277,8 +277,8 @@ func (d *drain) claimOnce(ctx context.Context) (bool, error) {
 	until := time.Now().Add(d.p.opts.StuckMessageThreshold * 9 / 10)
 	var tasks []*task
 	var short map[*handler.Handler]bool
-	// A claim that is cancelled may be committed all the same, and no worker would find what it has
-	// claimed, so it may finish within its timeout.
+	// A claim that is cancelled may be committed all the same, and no worker would find the claimed statuses, so it may
+	// finish within its timeout.
 	claiming := context.WithoutCancel(ctx)
 	d.unlocked(func() { tasks, short, err = d.claimer.claim(claiming, "", quotas, d.p.clock.Now()) })
 	if err != nil {
@@ -356,7 +356,7 @@ func (d *drain) within(g *group) (context.Context, context.CancelFunc, func(cont
 	}
 }
 
-// flush stores what is left, even after ctx has ended.
+// flush stores the remaining results, even after ctx has ended.
 func (d *drain) flush(ctx context.Context) error {
 	last, done := context.WithTimeout(context.WithoutCancel(ctx), d.p.opts.StatementTimeout)
 	defer done()

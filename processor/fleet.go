@@ -331,7 +331,7 @@ func (p *Processor) drainRow() store.Worker {
 	return row
 }
 
-// row returns what each of this program's rows says of it.
+// row returns the fields that all rows of this program share.
 func (p *Processor) row() store.Worker {
 	return store.Worker{Host: hostname(), PID: os.Getpid(), HandlerKeys: p.registry.Keys(), Namespaces: p.namespaces}
 }
