@@ -90,7 +90,7 @@ func haltIn(values url.Values) (ops.PartitionRef, error) {
 		Offset: offset, AfterGap: values.Get("gap") == "yes"}, nil
 }
 
-// confirmHaltBody is the data of the page that asks to confirm what leaves a record out.
+// confirmHaltBody is the data of the page that asks to confirm an action that skips a record.
 type confirmHaltBody struct {
 	ops.PartitionRef
 	Form            string

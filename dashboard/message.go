@@ -125,7 +125,7 @@ func addressOf(ref ops.MessageRef) url.Values {
 	return address
 }
 
-// previewBounds limits what is read of a message to what the page shows this principal.
+// previewBounds limits the read of a message to the bytes that the page shows this principal.
 func (q *request) previewBounds() (bounds ops.PreviewBounds) {
 	if q.seesPayloads() {
 		bounds.Content = shownText

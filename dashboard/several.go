@@ -121,7 +121,7 @@ func (d *Dashboard) principalOf(r *http.Request) (Principal, bool) {
 const maxDenying = 4
 
 // deniedInBackground audits that someone of another dashboard was refused. The answer does not wait for that: its time
-// would tell that this dashboard exists.
+// would reveal that this dashboard exists.
 func (d *Dashboard) deniedInBackground(r *http.Request, who Principal) {
 	select {
 	case d.denying <- struct{}{}:

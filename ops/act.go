@@ -208,9 +208,9 @@ func handlerKeys(rows []store.ChangedStatus) []string {
 	return distinct(keys)
 }
 
-// Cleanup deletes now what the retentions allow, see Inbox.Cleanup. It runs many transactions. One audit row is written
-// before the first and one, with the counts, after the last. It needs a Live, which knows the retentions, or the option
-// Cleanup. It may take long; ctx ends it.
+// Cleanup deletes expired rows now, see Inbox.Cleanup. It runs many transactions. One audit row is written before the
+// first and one, with the counts, after the last. It needs a Live, which knows the retentions, or the option Cleanup.
+// It may take long; ctx ends it.
 func (o statusActions) Cleanup(ctx context.Context, actor Actor) (handler.Deleted, error) {
 	if err := o.Can(ActionCleanup); err != nil {
 		return handler.Deleted{}, err

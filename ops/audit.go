@@ -131,7 +131,7 @@ func (o auditLog) details(ctx context.Context, entries []AuditEntry) error {
 	return err
 }
 
-// check returns what is wrong with an actor.
+// check returns an error if the actor is not usable.
 func (a Actor) check() error {
 	if strings.TrimSpace(string(a)) == "" {
 		return badInput("actor", "it is empty")
@@ -140,7 +140,7 @@ func (a Actor) check() error {
 }
 
 // audited runs an action in one transaction with its audit row, so neither exists without the other (contract 11.3).
-// The row's detail is what work returns.
+// The row's detail is work's result.
 func (o *access) audited(ctx context.Context, actor Actor, action Action, target string,
 	work func(ctx context.Context, tx *gorm.DB) (detail any, err error),
 ) error {
@@ -270,8 +270,8 @@ func auditBefore(t time.Time) string {
 const unknown Actor = "(unknown)"
 
 // Denied adds an audit row for a request that was refused because its actor may not make it (contract 11.3). Target is
-// what the request was for, such as "POST delete": 1 to 500 characters, and never text that the request chose. An
-// invalid actor is stored as "(unknown)". It is for code that authorizes requests, such as package dashboard.
+// the refused request, such as "POST delete": 1 to 500 characters, and never text that the request chose. An invalid
+// actor is stored as "(unknown)". It is for code that authorizes requests, such as package dashboard.
 //
 // A flood of such requests writes few rows. For one actor and one target within 10 minutes it writes the first, the
 // 10th, the 100th and so on, each with the number so far. Beyond 1,000 pairs of actor and target at once, all others

@@ -28,8 +28,8 @@ import (
 // An ordered handler has to be paused, or nothing is done (ErrNotPaused): pause it, wait a heartbeat, backfill, resume.
 // Each new status then takes its message's place in its lane, before later ones that have not run yet (contract 5.12).
 //
-// It works in chunks, like RetryMatching, and returns what was done also with an error. To continue, call it again. Do
-// a DryRun first; its count reads 10,000 messages at most.
+// It works in chunks, like RetryMatching, and returns the counts so far also with an error. To continue, call it again.
+// Do a DryRun first; its count reads 10,000 messages at most.
 func (o statusActions) Backfill(
 	ctx context.Context, actor Actor, handlerKey string, from, to time.Time, bulk Bulk,
 ) (BulkResult, error) {

@@ -49,8 +49,8 @@ type ConsumedPartition struct {
 	Partition int32  `json:"partition"`
 	// State is starting, fetching, accepting, failing or halted.
 	State string `json:"state"`
-	// Position is the next offset to accept: the one before which a halted partition is halted. Committed is what the
-	// group has. Lag is in offsets. Each is -1 while unknown.
+	// Position is the next offset to accept: the one before which a halted partition is halted. Committed is the
+	// group's committed offset. Lag is in offsets. Each is -1 while unknown.
 	Position  int64 `json:"position"`
 	Committed int64 `json:"committed"`
 	Lag       int64 `json:"lag"`
@@ -62,8 +62,8 @@ type ConsumedPartition struct {
 	Halted    bool `json:"halted,omitempty"`
 	Skippable bool `json:"skippable,omitempty"`
 	AfterGap  bool `json:"after_gap,omitempty"`
-	// Request is what an operator has requested for this halt and the consumer has not carried out yet; nil if there is
-	// none. Its Decision is "resume" or "skip".
+	// Request is an operator's request for this halt that the consumer has not carried out yet; nil if there is none.
+	// Its Decision is "resume" or "skip".
 	Request *models.PartitionRequest `json:"-"`
 }
 

@@ -152,8 +152,8 @@ type found struct {
 }
 
 // find reads matching statuses from a place on, until it has limit rows or has read lookLimit rows. A list without
-// conditions takes one statement for each stage. A search with few matches continues after what it has read, in larger
-// steps.
+// conditions takes one statement for each stage. A search with few matches continues after the rows that it has read,
+// in larger steps.
 func (o statusSearch) find(ctx context.Context, f *filter, after *place, limit int) (found, error) {
 	var out found
 	stages, first := f.stages(), 0

@@ -201,7 +201,7 @@ type Filter struct {
 // to the list and the filter that it came from; with any other it is ErrBadInput. The empty Cursor is the beginning.
 type Cursor string
 
-// These limit what one call does.
+// These limit one call.
 const (
 	// defaultLimit is the page size if the caller gives 0.
 	defaultLimit = 50

@@ -74,7 +74,7 @@ type Attempt struct {
 	Retried bool
 }
 
-// LanePlace describes what is before a status in its lane.
+// LanePlace describes the rows before a status in its lane.
 type LanePlace struct {
 	// Ahead counts the open statuses before it, including poisoned ones.
 	Ahead Count

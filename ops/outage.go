@@ -14,14 +14,14 @@ import (
 )
 
 // A bulk action goes on after the database was away: each of its statements waits for outageLimit at most, and each of
-// its transactions is tried bulkTries times at most, in case it is what ends the connection.
+// its transactions is tried bulkTries times at most, in case it causes the loss of the connection.
 const (
 	outageLimit = time.Minute
 	bulkTries   = 3
 )
 
 // lost reports whether the same may succeed once the database is back: it could not be reached, ended the connection or
-// refused what it would do at other times. That a statement was slow is no such reason.
+// refused a statement that it would run at other times. That a statement was slow is no such reason.
 func lost(err error) bool {
 	return store.IsTransient(err) && (store.IsBusy(err) || !store.TimedOut(err)) && !errors.Is(err, pgxtx.ErrUnconfirmed)
 }

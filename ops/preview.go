@@ -25,7 +25,7 @@ type PreviewBounds struct {
 type Preview struct {
 	// Bytes are redacted. They are nil if there are none, or none were requested.
 	Bytes []byte
-	// Size is the length of what is stored.
+	// Size is the length of the stored value.
 	Size int64
 	// None means that nothing is stored at all, which differs from empty bytes.
 	None bool
@@ -114,7 +114,7 @@ func tooLong(size int64) string {
 	return fmt.Sprintf("they have %d bytes, more than are shown here (%d)", size, previewLimit)
 }
 
-// preview redacts what was read of a value.
+// preview redacts the part of a value that was read.
 func (o *access) preview(of redact.Value, stored store.Beginning) Preview {
 	p := Preview{Size: stored.Size, None: stored.IsNull, Withheld: o.redacts() && stored.Size > previewLimit}
 	if p.Cut = int64(len(stored.Bytes)) < stored.Size; stored.IsNull || stored.Bytes == nil && p.Cut {

@@ -11,8 +11,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// TopicProgress is how far a channel's topic is read in its group. Cleanup keeps what redeliveries may need that came
-// later (contract 6.5).
+// TopicProgress is how far a channel's topic is read in its group. Cleanup keeps rows that were received later, because
+// redeliveries may need them (contract 6.5).
 type TopicProgress struct {
 	Channel string
 	GroupID string
@@ -35,7 +35,7 @@ type TopicProgress struct {
 	Obstacle string
 }
 
-// obstacle returns what Obstacle documents.
+// obstacle returns the text of Obstacle.
 func (t *TopicProgress) obstacle(now time.Time) (why string) {
 	switch {
 	case t.Unread > 0 && t.Partitions == 0:

@@ -20,7 +20,7 @@ import (
 // ReasonCount is why a number of rejected messages stay rejected. Reasons that differ only in numbers, IDs and quoted
 // text are counted together.
 type ReasonCount struct {
-	Reason string // redacted, without what differs
+	Reason string // redacted, without the varying parts
 	N      int64
 }
 
@@ -185,7 +185,7 @@ func (r *reAccepting) one(ctx context.Context, id string) error {
 		r.result.Skipped++
 		r.stays(err)
 	case (store.IsWaiting(err) && !errors.Is(err, ErrNotAudited) || errors.Is(err, errGivenUp)) && ctx.Err() == nil:
-		// The audit row shows what was tried. If it fails too, the database is at fault and not the record.
+		// The audit row shows the attempt. If it fails too, the database is at fault and not the record.
 		event := "timed out"
 		if errors.Is(err, errGivenUp) {
 			event = "connection lost"

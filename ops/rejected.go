@@ -114,7 +114,7 @@ func (s *rejectedSearch) takes(h store.RejectedHit) bool {
 		(s.From.IsZero() || !h.RejectedAt.Before(s.From)) && (s.To.IsZero() || h.RejectedAt.Before(s.To))
 }
 
-// reading returns what reads a part of the list. The reasons that it returns are redacted.
+// reading returns the function that reads a part of the list. The reasons that it returns are redacted.
 func (s *rejectedSearch) reading(earliest bool) func(context.Context, place, int, int) (
 	part[store.RejectedHit], error,
 ) {

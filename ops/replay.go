@@ -15,7 +15,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// Edit is what a replay changes. Nil fields stay as they are stored.
+// Edit has the changes of a replay. Nil fields stay as they are stored.
 type Edit struct {
 	// MessageID is the copy's ID. If it is empty, MessageRef.CopyID makes one. Make it beforehand and keep it, so that
 	// a repeat after an error makes no second copy.

@@ -52,7 +52,7 @@ type hit struct {
 
 func (h hit) place() place { return place{h.stage, h.Place} }
 
-// scanned is what one statement of a list has found.
+// scanned is the result of one statement of a list.
 type scanned struct {
 	rows   []hit
 	looked int

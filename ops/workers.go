@@ -34,8 +34,7 @@ type Worker struct {
 	Released bool
 	// Alive means neither stopped nor released, and silent for less than 30 s.
 	Alive bool
-	// Reasons are what kept the process from being healthy at its last heartbeat, the worst first; empty if it was
-	// healthy.
+	// Reasons are why the process was not healthy at its last heartbeat, the worst first; empty if it was healthy.
 	Reasons []HealthReason
 }
 
@@ -155,7 +154,7 @@ func (o processes) Workers(ctx context.Context) ([]Worker, error) {
 	return workers[:min(len(workers), maxListed)], nil
 }
 
-// reasons decodes what a worker has stored of its health.
+// reasons decodes the health that a worker has stored.
 func (o processes) reasons(stored string) (reasons []HealthReason, err error) {
 	if stored == "" { // a row that no worker has written
 		return nil, nil
