@@ -121,7 +121,7 @@ func (c *channel) namesIDs() bool {
 }
 
 // namespaceProblems returns the errors in IDNamespace. A channel shares its IDs only if it declares so itself, so that
-// no other channel's declaration changes what it takes for a duplicate.
+// no other channel's declaration changes which messages are its duplicates.
 func (c *channel) namespaceProblems(channels []*channel) []error {
 	var problems []error
 	if len(c.namespaces) > 1 {
@@ -261,7 +261,8 @@ func (cfg *config) validateModes(subscriptions []registry.Subscription) error {
 	return errors.Join(problems...)
 }
 
-// unsupportedOptions names the options of a handler that need what the mode lacks: stored statuses, or markers.
+// unsupportedOptions names the options of a handler that the mode does not support, because it has no stored statuses
+// or no markers.
 func unsupportedOptions(h *handler.Handler, mode deliveryMode) []string {
 	_, breaks := h.CircuitBreaker()
 	withoutInbox := mode != modeInbox
@@ -285,7 +286,7 @@ func unsupportedOptions(h *handler.Handler, mode deliveryMode) []string {
 	return options
 }
 
-// newRunners makes what runs the handlers of synchronous channels, by channel. The runners outlive starts and stops, so
+// newRunners makes the runners of synchronous channels' handlers, by channel. The runners outlive starts and stops, so
 // that calls that ignored their cancelled context stay known.
 func (ib *Inbox) newRunners() map[string]*synchronous.Runner {
 	runners := map[string]*synchronous.Runner{}

@@ -208,7 +208,7 @@ func (ib *Inbox) storedConsumers(
 			Unrouted: unrouted[h.Channel], Unlisted: len(h.Partitions)}
 		consumers[i].Lag, _ = h.Lag()
 		waiting := map[place]health.FailingHandler{}
-		for _, f := range slices.Backward(failing[h.Channel]) { // what has failed for longest counts
+		for _, f := range slices.Backward(failing[h.Channel]) { // the handler that has failed for longest counts
 			waiting[place{f.Topic, f.Partition}] = f
 		}
 		for _, p := range h.Partitions {

@@ -24,15 +24,15 @@ import (
 // not done.
 //
 // By default a marker of message ID and handler key is written to the inbox's table inbox_markers, first in the
-// handler's transaction. So what a Tx handler writes through its tx happens exactly once. A duplicate in flight at the
-// same moment waits for the first, uncharged, and then is skipped, or runs if the first failed. A plain handler has the
+// handler's transaction. So a Tx handler's writes through its tx happen exactly once. A duplicate in flight at the same
+// moment waits for the first, uncharged, and then is skipped, or runs if the first failed. A plain handler has the
 // transaction as handler.DB(ctx); its effects elsewhere happen at least once (contract 8.2). On SQLite, which has one
 // writer at a time, handlers of all partitions run one after the other.
 //
 // Message IDs come from the channel's Decoder, or from a strategy given to InlineDefaults, InlineHandler or
 // handler.IdempotencyKey. A message without a usable ID makes its record bad; with Decoder.AllowMissingID one without
-// ID runs each time it comes (contract 4.4). handler.LegacyKeys keeps known what was processed before a rename, except
-// with idempotent.CompositeID, whose IDs contain the key.
+// ID runs each time it comes (contract 4.4). With handler.LegacyKeys messages that were processed before a rename stay
+// known, except with idempotent.CompositeID, whose IDs contain the key.
 //
 // A marker lasts for the handler's Retention (by default the store's, 24 h for the inbox's table), counted from the
 // start of its run, and then until SweepMarkers deletes it. While the database or the store cannot be used, the
@@ -87,8 +87,8 @@ func InlineStore(store idempotent.Store) InlineOption {
 
 // InlineDefaults sets options of package idempotent for all handlers of the channel: Retention, Duplicates,
 // AllowMissingID, IDFrom, CompositeID, or KeyBy for a handler.Delivery. Duplicates that fail make their record bad. Do
-// not use IDFrom for what the channel's Decoder can find. Do not use FailDuplicates unless a record that was delivered
-// twice should be kept as rejected: Kafka redelivers after each crash.
+// not use IDFrom for IDs that the channel's Decoder can find. Do not use FailDuplicates unless a record that was
+// delivered twice should be kept as rejected: Kafka redelivers after each crash.
 func InlineDefaults(opts ...idempotent.Option) InlineOption {
 	return func(in *inlineConfig) { in.defaults = append(in.defaults, opts...) }
 }

@@ -41,7 +41,7 @@ func (ib *Inbox) Start(ctx context.Context) error {
 	return nil
 }
 
-// logStarted logs what runs, for operators who compare what several processes run.
+// logStarted logs the running channels and handlers, for operators who compare several processes.
 func (ib *Inbox) logStarted() {
 	h := ib.processor.Health()
 	var keys, channels []string
@@ -66,7 +66,8 @@ func (ib *Inbox) startAll(ctx context.Context) error {
 		return err
 	}
 	if len(ib.runners) > 0 {
-		// The first heartbeat reads what is paused. A synchronous channel must not run a paused handler before that.
+		// The first heartbeat reads the paused handlers. A synchronous channel must not run a paused handler before
+		// that.
 		if err := ib.processor.TakePaused(ctx); err != nil {
 			return fmt.Errorf("read paused handlers: %w", err)
 		}
@@ -96,9 +97,9 @@ func (ib *Inbox) startAll(ctx context.Context) error {
 	return nil
 }
 
-// Stop ends everything in reverse order: consumers and cleanup, then the processor, which gets what is left of ctx's
-// time, see processor.Processor.Stop. Stopping twice, or before Start, only waits until other processes are notified of
-// what was accepted, for a second at most.
+// Stop ends everything in reverse order: consumers and cleanup, then the processor, which gets the rest of ctx's time,
+// see processor.Processor.Stop. Stopping twice, or before Start, only waits until other processes are notified of
+// accepted messages, for a second at most.
 func (ib *Inbox) Stop(ctx context.Context) error {
 	ib.lifecycle.Lock()
 	defer ib.lifecycle.Unlock()
@@ -114,9 +115,9 @@ func (ib *Inbox) Stop(ctx context.Context) error {
 	return ib.name(err)
 }
 
-// stopAll ends what startAll started, and what operators have asked for. Consumers, cleanup and sampling stop
-// concurrently and get a third of the time at most, so that running handlers and the last results have time
-// left.
+// stopAll ends the services that startAll started, and actions that operators have requested. Consumers, cleanup and
+// sampling stop concurrently and get a third of the time at most, so that running handlers and the last results have
+// time left.
 func (ib *Inbox) stopAll(ctx context.Context) error {
 	short, cancel := ctx, context.CancelFunc(func() {})
 	if deadline, ok := ctx.Deadline(); ok {

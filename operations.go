@@ -33,7 +33,7 @@ func (ib *Inbox) Ops(configure ...func(o *ops.Options)) (*ops.Ops, error) {
 	return o, ib.name(err)
 }
 
-// live gives operators what only the running application can do.
+// live gives operators the actions that only the running application can do.
 type live struct{ ib *Inbox }
 
 func (l live) AcceptTx(ctx context.Context, tx *gorm.DB, m handler.RawMessage) (ops.Accepted, func(), error) {
@@ -69,7 +69,7 @@ func (l live) AcceptRejected(
 	return acceptedOf(results), err
 }
 
-// badInput marks an error in the message as the operator's, to tell it from one of the database.
+// badInput marks an error in the message as the operator's, to distinguish it from the database's errors.
 func badInput(err error) error {
 	var invalid *acceptor.InvalidError
 	if errors.As(err, &invalid) {

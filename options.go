@@ -35,9 +35,9 @@ import (
 type Options struct {
 	// Processor holds how handlers run.
 	Processor processor.Options `yaml:",inline"`
-	// Acceptor holds what happens to records that are no message for a handler.
+	// Acceptor says how to treat records that are no message for a handler.
 	Acceptor acceptor.Options `yaml:",inline"`
-	// Cleanup holds what is kept, and for how long.
+	// Cleanup says which rows are kept, and for how long.
 	Cleanup cleanup.Options `yaml:",inline"`
 
 	// Migrate creates or updates the tables at start; without it Start fails if they are missing or old. Any number of
@@ -87,8 +87,8 @@ type Options struct {
 	// and worked off over hours. Default 15 m (contract 11.5).
 	HealthMaxDueAge time.Duration `yaml:"health_max_due_age" env:"HEALTH_MAX_DUE_AGE"`
 	// HealthMaxPoisonRate is the fraction of poisoned statuses, among those that ended in this process within five
-	// minutes, above which health degrades, if at least ten are poisoned; 1 is never. Single bad messages are what
-	// poisoning is for, so do not lower it to learn of each: alert on inbox.backlog.poisoned. Default 0.1 (contract
+	// minutes, above which health degrades, if at least ten are poisoned; 1 is never. Single bad messages are normal
+	// and get poisoned, so do not lower it to learn of each: alert on inbox.backlog.poisoned. Default 0.1 (contract
 	// 11.5).
 	HealthMaxPoisonRate float64 `yaml:"health_max_poison_rate" env:"HEALTH_MAX_POISON_RATE"`
 	// LongRunning is how long a call of a handler may run, in any delivery mode, before health degrades and the log
@@ -103,14 +103,14 @@ type Options struct {
 	// together. Default nil (contract 5.6).
 	Backoff func(errorCount int) time.Duration `yaml:"-" env:"-"`
 	// Middleware runs around the calls of every handler of the inbox, the first outermost, outside the handlers' own
-	// (handler.Use). Do not use it for what must happen exactly once: it runs with every attempt. Default none
+	// (handler.Use). Do not use it for effects that must happen exactly once: it runs with every attempt. Default none
 	// (contract 5.13).
 	Middleware []handler.Middleware `yaml:"-" env:"-"`
 	// Hooks are called on events. Do not use them for effects that must happen: a crash can lose the call. Default none
 	// (contract 10.6).
 	Hooks handler.Hooks `yaml:"-" env:"-"`
 	// Archive is called by cleanup with messages and their statuses before it deletes them; its error keeps them. See
-	// cleanup.Archive for the rules that it must follow. Do not use it for what must happen with each message: rows
+	// cleanup.Archive for the rules that it must follow. Do not use it for effects that each message must have: rows
 	// come late, and more than once. Default nil (contract 6.3).
 	Archive cleanup.Archive `yaml:"-" env:"-"`
 	// Redact replaces each value that may hold a secret before anyone sees it: the texts of errors before they are
@@ -125,8 +125,8 @@ type Options struct {
 	// them (contract 11.6).
 	Redact redact.Hook `yaml:"-" env:"-"`
 
-	// Ops changes the options of what Inbox.Ops returns and Module provides. Do not use it for a single dashboard: that
-	// call of Inbox.Ops can. Default nil (contract 10.2, 11.1).
+	// Ops changes the options of the *ops.Ops that Inbox.Ops returns and Module provides. Do not use it for a single
+	// dashboard: that call of Inbox.Ops can. Default nil (contract 10.2, 11.1).
 	Ops func(o *ops.Options) `yaml:"-" env:"-"`
 
 	// Logger is the zap logger. Default nil: New logs nothing, and Module uses the Fx graph's *zap.Logger if there is
@@ -274,7 +274,7 @@ type config struct {
 	withFx   bool // declared by Module or Extend
 	feature  bool // declared by Extend: channels and handlers, no options
 	extended bool // features declare the rest
-	// injections are what the Fx graph gives; values have what they returned, nil while the graph is not known.
+	// injections are the functions of Inject; values have their results, nil while the graph is not known.
 	injections []*injection
 	values     map[*injection]injected
 	injecting  bool    // options of an injection are being applied
@@ -293,8 +293,7 @@ func newConfig(name string, opts []Option) *config {
 	return (&config{name: name, declared: opts}).apply(nil)
 }
 
-// apply returns the declaration with its options applied. values are what the Fx graph gives, nil while it is not
-// known.
+// apply returns the declaration with its options applied. values come from the Fx graph, nil while it is not known.
 func (cfg *config) apply(values map[*injection]injected) *config {
 	c := &config{name: cfg.name, declared: cfg.declared, withFx: cfg.withFx, feature: cfg.feature,
 		options: DefaultOptions(), values: values}
@@ -324,7 +323,7 @@ func (cfg *config) validate() error {
 			errors.New("the name is not 1 to 100 letters, digits, dots, dashes or underscores, beginning with a letter or digit"))
 	}
 	all = append(all, cfg.validateInjections())
-	if !cfg.optionsOpen() { // what the graph sets may be valid only together with what the code sets
+	if !cfg.optionsOpen() { // options of the graph may be valid only together with options of the code
 		all = append(all, cfg.options.Validate())
 	}
 	if cfg.options.ShutdownOnHalt && !cfg.withFx {

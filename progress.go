@@ -13,11 +13,11 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// progressHeartbeats is how many HeartbeatIntervals pass between two records of what the consumers have caught up to.
-// Deletions are late by that much, which retentions do not notice, and each partition costs a write.
+// progressHeartbeats is how many HeartbeatIntervals pass between two records of the consumers' progress. Deletions are
+// late by that much, which retentions do not notice, and each partition costs a write.
 const progressHeartbeats = 6
 
-// recordProgressUntilStopped records at intervals what the consumers have caught up to.
+// recordProgressUntilStopped records the consumers' progress at intervals.
 func (ib *Inbox) recordProgressUntilStopped(ctx context.Context) {
 	failing := condition.New(ib.log, ib.cfg.clock, zap.WarnLevel, "record of what partitions have caught up to",
 		"cleanup deletes later")
@@ -34,8 +34,7 @@ func (ib *Inbox) recordProgressUntilStopped(ctx context.Context) {
 // lastProgressTimeout bounds the record at a stop.
 const lastProgressTimeout = 2 * time.Second
 
-// recordLastProgress records what the consumers, which have stopped, have caught up to. The next process finds less to
-// wait for.
+// recordLastProgress records the last progress of the stopped consumers. The next process finds less to wait for.
 func (ib *Inbox) recordLastProgress(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, lastProgressTimeout)
 	defer cancel()

@@ -189,7 +189,7 @@ func (s *sampler) takeSample(ctx context.Context, longRunning map[string]*condit
 	return nil
 }
 
-// report stores in h and f what was sampled and counted.
+// report stores the last sample and the counts in h and f.
 func (s *sampler) report(h *Health, f *health.Facts) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -279,7 +279,7 @@ func (s *sampler) poisoned() (poisoned, of int64) {
 	return poisoned, counted.Processed + counted.Poisoned - first.all
 }
 
-// gauges returns what the gauges show, from the last sample and from the consumers' memory.
+// gauges returns the gauges' values, from the last sample and from the consumers' memory.
 func (s *sampler) gauges() telemetry.Sample {
 	h := s.ib.Health()
 	s.mu.Lock()

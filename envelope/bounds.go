@@ -83,7 +83,8 @@ func messageSize(r Record, content []byte, attributes map[string]string) int {
 	return size
 }
 
-// storedWithEach returns the size of what every message of a record is stored with: the key, and the headers as JSON.
+// storedWithEach returns the size of the record's fields that every message is stored with: the key, and the headers as
+// JSON.
 func storedWithEach(r Record) int {
 	size := len(r.Key)
 	for _, h := range r.Headers {
@@ -92,7 +93,7 @@ func storedWithEach(r Record) int {
 	return size
 }
 
-// headerAsJSON is what JSON takes around a header.
+// headerAsJSON is how many bytes JSON adds to a header.
 const headerAsJSON = len(`{"k":"","v":""},`)
 
 // inJSON returns an upper bound of a text's size in JSON, where much is escaped.

@@ -161,7 +161,7 @@ func KafkaCoordinates() IDStrategy {
 // invalid. find must not change what it gets.
 //
 // Events of one batch need different IDs. Those for which find returns the same one are refused with ErrSharedID. Do
-// not use Func for what another strategy does.
+// not use Func where another strategy does the same.
 func Func(find func(IDInput) (string, error)) IDStrategy {
 	return IDStrategy{name: "function", ofEvent: true, ofData: true,
 		find: func(_ string, in IDInput) (id string, err error) {

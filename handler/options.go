@@ -113,8 +113,8 @@ func (h *Handler) MaxRetries() (n int, ok bool) {
 	return *h.maxRetries, true
 }
 
-// Backoff replaces the exponential backoff of this handler: delay tells the wait after a failure, given the error count
-// with it (1 after the first). MaxRetryDelay does not cap it; a negative wait counts as none. delay is called
+// Backoff replaces the exponential backoff of this handler: delay returns the wait after a failure, given the error
+// count with it (1 after the first). MaxRetryDelay does not cap it; a negative wait counts as none. delay is called
 // concurrently and must not panic; a panic falls back to the inbox's. Do not return a constant: messages that failed
 // together would come back together (contract 5.6).
 func Backoff(delay func(errorCount int) time.Duration) Option {

@@ -13,7 +13,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/settings"
 )
 
-// DuplicatePolicy says what comes of a message that was processed before.
+// DuplicatePolicy says how to treat a message that was processed before.
 type DuplicatePolicy string
 
 // The duplicate policies.
@@ -53,9 +53,9 @@ type Options struct {
 	// namespace, across all topics: wrap a handler once for each of its topics where others may write to one of them.
 	// Do not change it later: processed messages would be handled again.
 	Channel string `yaml:"-" env:"-"`
-	// IDNamespace names where message IDs are unique, instead of Channel: handlers of several channels that name the
-	// same share what was processed. Do not share one where somebody may write to one of the channels and not to the
-	// other: a message of his has another's message of the same ID skipped.
+	// IDNamespace names where message IDs are unique, instead of Channel: handlers of several channels with the same
+	// namespace share their processed messages. Do not share one where somebody may write to one of the channels and
+	// not to the other: a message of his has another's message of the same ID skipped.
 	IDNamespace string `yaml:"-" env:"-"`
 	// Logger is the zap logger. Without it nothing is logged, also not that there is no store: do not leave it out in
 	// production.

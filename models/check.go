@@ -110,7 +110,7 @@ func (f found) check(migrations []Migration, naming Naming) error {
 	return nil
 }
 
-// found is what a database has of an inbox's tables.
+// found says which of an inbox's tables a database has.
 type found struct {
 	columns map[string][]string // of each table, by its name without schema and prefix, in lower case
 	later   map[string]bool     // tables of a later schema of the search path, which CREATE TABLE ignores
@@ -118,7 +118,7 @@ type found struct {
 	version int                 // 0 if there is no schema, or an unfinished one
 }
 
-// look reads what there is, without a statement that could fail: on PostgreSQL that would abort the caller's
+// look reads the existing tables, without a statement that could fail: on PostgreSQL that would abort the caller's
 // transaction.
 func look(ctx context.Context, pool gorm.ConnPool, d *dialect.Dialect, naming Naming) (found, error) {
 	f := found{columns: map[string][]string{}, later: map[string]bool{}, meta: map[string]string{}}

@@ -60,7 +60,7 @@ func (n Naming) Gaps() string { return n.table("gaps") }
 // PartitionRequests returns the qualified name of the table of requests about halted partitions.
 func (n Naming) PartitionRequests() string { return n.table("partition_requests") }
 
-// Partitions returns the qualified name of the table of what partitions have caught up to.
+// Partitions returns the qualified name of the table of partitions' progress.
 func (n Naming) Partitions() string { return n.table("partitions") }
 
 // Locks returns the qualified name of the leases table.

@@ -13,7 +13,7 @@ import (
 // Mask replaces a secret in the result of Common.
 const Mask = "[redacted]"
 
-// Common is a Hook that replaces with Mask what is secret in most applications:
+// Common is a Hook that replaces the usual secrets of applications with Mask:
 //
 //   - card numbers of the usual networks that pass the Luhn check: unspaced, in groups with spaces or
 //     dashes, or as fmt prints a float64 (4.111111111111111e+15);
@@ -78,8 +78,9 @@ func asciiLower(text []byte) []byte {
 	return lower
 }
 
-// rule finds secrets of one form. Go's regular expressions take time in proportion to what they read. For the same to
-// hold for a rule and all of the text, its form must match what it reads, or fail before it has read far.
+// rule finds secrets of one form. Go's regular expressions take time in proportion to the text that they read. For a
+// rule to take linear time over the whole text, its form must match the text that it reads, or fail before it has read
+// far.
 type rule struct {
 	// hints are texts in small letters, separated by spaces, at which a match may begin.
 	hints string
@@ -171,7 +172,7 @@ var nested = func() string {
 	return `((?:\[\]\w+)?[\[{]` + inner + `[\]}])|([\[{][\s\S]*)`
 }()
 
-// value is any value. anyValue is one with what separates it from its name.
+// value is any value. anyValue is a value with the separator after its name.
 var (
 	value    = `(?:` + quoted + `|` + nested + `|` + unquoted + `)`
 	anyValue = `(?:` + separator + value + `|` + encodedValue + `)`

@@ -40,8 +40,8 @@ type Value struct {
 	Bytes      []byte
 }
 
-// Hook returns what is used in place of a value; nil shows nothing of it. It must not change v.Bytes. It must be safe
-// for concurrent use and quick: it runs for every error, and for every row of an operator's search. It must leave its
-// own results unchanged, because a stored error is passed again when it is shown. If it panics, a note that says so
+// Hook returns the replacement of a value; nil shows nothing of it. It must not change v.Bytes. It must be safe for
+// concurrent use and quick: it runs for every error, and for every row of an operator's search. It must leave its own
+// results unchanged, because a stored error is passed again when it is shown. If it panics, a note that says so
 // replaces the value.
 type Hook func(v Value) []byte

@@ -47,7 +47,7 @@ func (s *Store) ambient(ctx context.Context) (tx *gorm.DB, joined bool, err erro
 	return tx.Session(&gorm.Session{NewDB: true}), true, nil
 }
 
-// checkTx refuses what is not a transaction on the store's database, as far as that can be determined.
+// checkTx returns an error if tx is no transaction on the store's database, as far as that can be determined.
 func (s *Store) checkTx(tx *gorm.DB) error {
 	if tx == nil {
 		return fmt.Errorf("WithTx: %w", store.ErrNoTransaction)

@@ -19,9 +19,9 @@ type Options struct {
 	// under the old name. Default "", which is "inbox_".
 	TablePrefix string `yaml:"table_prefix" env:"TABLE_PREFIX"`
 	// LockTimeout is how long a run waits for another one of the same key before it returns ErrInProgress, and on
-	// SQLite for any writer; less if its context ends before. Do not set it above what your transport lets a handler
-	// take: the wait is part of that. Each call that waits holds a connection of the pool; do not set it long where the
-	// pool is small. 1 ms to 24 h; default 10 s.
+	// SQLite for any writer; less if its context ends before. Do not set it above the time that your transport gives a
+	// handler: the wait is part of that. Each call that waits holds a connection of the pool; do not set it long where
+	// the pool is small. 1 ms to 24 h; default 10 s.
 	LockTimeout time.Duration `yaml:"lock_timeout" env:"LOCK_TIMEOUT"`
 	// StatementTimeout bounds each database call of the store, without the wait for locks: begin, marker, commit,
 	// rollback, Processed, a batch of Cleanup. The body's calls are bounded by its context alone. Do not lower it below

@@ -15,8 +15,8 @@ import (
 )
 
 // Run calls body in a transaction that begins with the marker of each of the run's keys. It commits the marker together
-// with what body wrote, or neither (contract 8.2). body finds the transaction by handler.DB(ctx) and must not end it.
-// If the marker exists, body is not called and duplicate is true.
+// with body's writes, or neither (contract 8.2). body finds the transaction by handler.DB(ctx) and must not end it. If
+// the marker exists, body is not called and duplicate is true.
 //
 // If a run of the same key is in progress, in any process, Run waits until that run commits (duplicate) or rolls back
 // (body runs). It returns idempotent.ErrInProgress after LockTimeout, or shortly before ctx ends. On SQLite, which has

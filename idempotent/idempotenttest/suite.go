@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// patience is how long the suite waits for what must happen.
+// patience is how long the suite waits for an event that must happen.
 const patience = 2 * time.Minute
 
 // promise is one subtest.

@@ -50,9 +50,9 @@ type Options struct {
 	// until the server is configured. Do not set it on managed servers that refuse INFO: nothing would run. Default
 	// false: the log warns once and messages run.
 	RequireNoEviction bool `yaml:"require_no_eviction" env:"REQUIRE_NO_EVICTION"`
-	// Logger is where the store logs what no caller gets as an error: that the server may evict markers, that a claim
-	// could not be released after a panic, and the stack of a panic of the client, which is its command's error
-	// otherwise. Do not leave it out in production. Default nil, which logs nothing.
+	// Logger is where the store logs conditions that no caller gets as an error: that the server may evict markers,
+	// that a claim could not be released after a panic, and the stack of a panic of the client, which is its command's
+	// error otherwise. Do not leave it out in production. Default nil, which logs nothing.
 	Logger *zap.Logger `yaml:"-" env:"-"`
 }
 

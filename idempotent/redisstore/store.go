@@ -213,5 +213,5 @@ func (s *Store) Processed(ctx context.Context, key idempotent.Key) (bool, error)
 	return strings.HasPrefix(value, processedPrefix), nil
 }
 
-// Cleanup does nothing and returns 0: Redis deletes by itself what is past its retention.
+// Cleanup does nothing and returns 0: Redis itself deletes markers after their retention.
 func (s *Store) Cleanup(context.Context, time.Time) (int64, error) { return 0, nil }
