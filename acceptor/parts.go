@@ -96,9 +96,9 @@ const (
 	slowTries = 3
 )
 
-// unmanageable returns the error of a large record if the database does not manage to store it within StatementTimeout:
+// slowRecord returns the error of a large record if the database does not manage to store it within StatementTimeout:
 // it has failed slowTries times in a row.
-func unmanageable(before failure, err error) *slowError {
+func slowRecord(before failure, err error) *slowError {
 	slow := (*slowError)(nil)
 	if !errors.As(err, &slow) || before.slowAt(slow.at)+1 < slowTries {
 		return nil
@@ -109,7 +109,7 @@ func unmanageable(before failure, err error) *slowError {
 // givesUp reports whether to go on without a record that the database does not manage to store, so that only the
 // record's partition halts.
 func (in *intake) givesUp(before *failure, err error) bool {
-	slow := unmanageable(*before, err)
+	slow := slowRecord(*before, err)
 	if slow == nil || in.unstorable[slow.at] != nil {
 		return false
 	}

@@ -114,7 +114,7 @@ func (a *Acceptor) rerun(ctx context.Context, row models.RejectedMessage, receiv
 			return nil, fmt.Errorf("rejected message %q: %w", row.ID, err)
 		}
 	}
-	limited, cancel := leavingTime(ctx)
+	limited, cancel := withTimeToStore(ctx)
 	defer cancel()
 	results, bad, err := a.runAgain(limited, row.Channel, received)
 	if audit != nil {
@@ -134,9 +134,9 @@ func (a *Acceptor) rerun(ctx context.Context, row models.RejectedMessage, receiv
 	return results, rejectedError(row.ID, err)
 }
 
-// leavingTime returns a context that leaves a quarter of ctx's time, if that has an end, for storing the
+// withTimeToStore returns a context that leaves a quarter of ctx's time, if that has an end, for storing the
 // result of a run.
-func leavingTime(ctx context.Context) (context.Context, context.CancelFunc) {
+func withTimeToStore(ctx context.Context) (context.Context, context.CancelFunc) {
 	deadline, ends := ctx.Deadline()
 	if !ends {
 		return context.WithCancel(ctx)

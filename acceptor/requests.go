@@ -94,7 +94,7 @@ func (a *Acceptor) carryOutSkip(ctx context.Context, request models.PartitionReq
 	if err != nil {
 		err = a.slowIf(ctx, request.Channel, err, coordinatesOf(record.Record), rejectedBytes(row))
 		a.noteFailure(at, before, before.rows, err)
-		if unmanageable(before, err) == nil {
+		if slowRecord(before, err) == nil {
 			return false, err
 		}
 		row = a.cutRejection(request.Channel, record.Record, record.Err)

@@ -140,7 +140,7 @@ func (q *request) bulkFilter(action string, query url.Values) (ops.Filter, url.V
 	if err != nil {
 		return filter, nil, err
 	}
-	if !narrows(filter) {
+	if !hasCondition(filter) {
 		return filter, nil, badInput("Narrow the filter first: by handler, type, error, time, message ID or failure group.")
 	}
 	if filter.To.IsZero() {

@@ -178,8 +178,8 @@ func (js *jobs) find(id string, now time.Time) (jobView, bool) {
 	return j.view(id, now), true
 }
 
-// underWay lists the running jobs, the latest first.
-func (js *jobs) underWay(now time.Time) (all []jobView) {
+// running lists the running jobs, the latest first.
+func (js *jobs) running(now time.Time) (all []jobView) {
 	js.mu.Lock()
 	defer js.mu.Unlock()
 	for id, j := range js.all {

@@ -188,9 +188,9 @@ const (
 	chartMargin = 3
 )
 
-// drawn plots one value of the samples on an axis that starts at zero. The line is interrupted where samples are more
+// plot draws one value of the samples on an axis that starts at zero. The line is interrupted where samples are more
 // than six intervals apart, because nothing was recorded there.
-func drawn(samples []sample, now time.Time, value func(sample) int64, words func(int64) string) chart {
+func plot(samples []sample, now time.Time, value func(sample) int64, words func(int64) string) chart {
 	var c chart
 	if len(samples) == 0 {
 		return c

@@ -98,7 +98,7 @@ func (f *fetcher) read(offset int64) {
 			continue // a throttled answer neither proves an error nor clears one
 		}
 		if err == nil {
-			f.works()
+			f.succeeded()
 			retry.Reset()
 			fatals = 0
 			if !some && time.Since(asked) < emptyPause && !routine.Sleep(p.ctx, emptyPause) {
@@ -139,7 +139,8 @@ func (f *fetcher) failed(err error, fields ...zap.Field) {
 		zap.Int(telemetry.FieldPartition, p.id))...)
 }
 
-func (f *fetcher) works() {
+// succeeded notes that fetching works.
+func (f *fetcher) succeeded() {
 	f.losses = 0
 	f.fetching.End(f.partition)
 }

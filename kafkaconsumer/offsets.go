@@ -30,7 +30,7 @@ func (f *fetcher) begin(committed int64) (int64, bool) {
 		offset, err := f.startOffset()
 		if err == nil {
 			p.begin(offset, false)
-			f.works()
+			f.succeeded()
 			return offset, true
 		}
 		if p.ctx.Err() != nil {

@@ -97,14 +97,14 @@ func (s *session) run(watch func(ctx context.Context, end func())) {
 	})
 	helpers.Go(func() { watch(s.ctx, s.end) })
 	helpers.Go(func() { s.observe(s.ctx) })
-	helpers.Go(func() { s.attend(s.ctx) })
+	helpers.Go(func() { s.pollRequests(s.ctx) })
 	helpers.Go(func() { s.beginGroup(s.ctx) })
 
 	<-s.ctx.Done()
 	abandon := time.AfterFunc(c.cfg.DrainTimeout, s.cancelAccept)
 	defer abandon.Stop()
 	drained, drainedNow := context.WithCancel(context.Background())
-	helpers.Go(func() { s.stayMember(drained) })
+	helpers.Go(func() { s.keepMembership(drained) })
 	fetchers.Wait()
 	workers.Wait()
 	drainedNow()
@@ -149,10 +149,10 @@ func (s *session) makeFetcher(p *partition, out chan<- *chunk) *fetcher {
 		groupOffsets: c.groupOffsets, out: out}
 }
 
-// stayMember sends heartbeats while running accepts are finished. The generation has ended its own
+// keepMembership sends heartbeats while running accepts are finished. The generation has ended its own
 // heartbeats, and without any the broker would remove the member after SessionTimeout and refuse
 // its last commit. The responses do not matter: a rebalance is already known.
-func (s *session) stayMember(ctx context.Context) {
+func (s *session) keepMembership(ctx context.Context) {
 	c := s.consumer
 	for routine.Sleep(ctx, c.cfg.HeartbeatInterval) {
 		beat, cancel := context.WithTimeout(ctx, c.cfg.RequestTimeout)

@@ -223,7 +223,7 @@ func forAction(action Action, given Filter) (*filter, error) {
 
 func (o statusActions) findChunk(ctx context.Context, f *filter, after *place, chunk int) (found, error) {
 	var out found
-	err := outlast(ctx, func() (err error) {
+	err := untilDatabaseAnswers(ctx, func() (err error) {
 		ctx, cancel := o.bounded(ctx)
 		defer cancel()
 		out, err = o.find(ctx, f, after, chunk)

@@ -203,8 +203,8 @@ func traceID(p handler.Properties) string {
 	return ""
 }
 
-// hangs reports whether the worker that runs an attempt lists its call as one that does not return.
-func hangs(s Status, workers []Worker) bool {
+// isStuck reports whether the worker that runs an attempt lists its call as one that does not return.
+func isStuck(s Status, workers []Worker) bool {
 	i := slices.IndexFunc(workers, func(w Worker) bool { return w.ID == s.WorkerID && w.Alive })
 	return i >= 0 && slices.ContainsFunc(workers[i].Reasons, func(r HealthReason) bool {
 		return r.Code == health.LongRunning && r.HandlerKey == s.HandlerKey && slices.Contains(r.MessageIDs, s.MessageID)
@@ -239,7 +239,7 @@ func (o messageViews) statusesIn(ctx context.Context, m Message) ([]StatusDetail
 		case i < 0:
 		case r.State == StatePending:
 			detail.Obstacle = handlers[i].Obstacle
-		case r.State == StateProcessing && hangs(r.Status, workers):
+		case r.State == StateProcessing && isStuck(r.Status, workers):
 			detail.Obstacle = "its call does not return"
 		}
 		if r.lane != nil && r.CompletedAt.IsZero() {

@@ -130,7 +130,7 @@ func (r *reAccepting) all(ctx context.Context, s *rejectedSearch, bulk Bulk) err
 		}
 		next, enough := bulk.next(r.result.Done + r.result.StillBad + r.result.Skipped)
 		var found walked[store.RejectedHit]
-		err := outlast(ctx, func() (err error) { found, err = s.find(ctx, at, next); return err })
+		err := untilDatabaseAnswers(ctx, func() (err error) { found, err = s.find(ctx, at, next); return err })
 		if err != nil {
 			return err
 		}
@@ -204,7 +204,7 @@ func (r *reAccepting) one(ctx context.Context, id string) error {
 // errGivenUp means that a record's accept has lost its connection bulkTries times, and that the database answers.
 var errGivenUp = errors.New("each try to accept it lost its connection")
 
-// acceptThrough accepts a message again. A lost connection does not end the action, see outlast.
+// acceptThrough accepts a message again. A lost connection does not end the action, see untilDatabaseAnswers.
 func (r *reAccepting) acceptThrough(ctx context.Context, id string) ([]Accepted, error) {
 	before := ""
 	for try := 1; ; try++ {

@@ -396,7 +396,7 @@ func (c *claimer) refreshForeign(ctx context.Context, at time.Time) error {
 // The workers' rows are read only for such messages, and after the claim: a program lists its handlers before it
 // consumes for them. A released status stays due, so that a program that drains now and then finds it.
 func (c *claimer) leaveForeign(ctx context.Context, tasks []*task, at time.Time) ([]*task, error) {
-	if !slices.ContainsFunc(tasks, c.elsewhere) {
+	if !slices.ContainsFunc(tasks, c.isForeign) {
 		return tasks, nil
 	}
 	read := time.Now()
@@ -408,7 +408,7 @@ func (c *claimer) leaveForeign(ctx context.Context, tasks []*task, at time.Time)
 	c.foreign.learn(workers, read)
 	kept := tasks[:0]
 	for _, t := range tasks {
-		if key := t.claim.HandlerKey; c.elsewhere(t) && slices.Contains(c.foreign.of(key), t.claim.Message.Namespace) {
+		if key := t.claim.HandlerKey; c.isForeign(t) && slices.Contains(c.foreign.of(key), t.claim.Message.Namespace) {
 			t.Err = errForeign
 			c.addResult(result{task: t, verdict: t.judge(c.clock.Now())})
 			continue
@@ -418,9 +418,9 @@ func (c *claimer) leaveForeign(ctx context.Context, tasks []*task, at time.Time)
 	return kept, nil
 }
 
-// elsewhere reports whether the message came on a channel of another namespace than the channel on which we declare the
+// isForeign reports whether the message came on a channel of another namespace than the channel on which we declare the
 // handler.
-func (c *claimer) elsewhere(t *task) bool {
+func (c *claimer) isForeign(t *task) bool {
 	return t.claim.Message != nil && t.claim.Message.Namespace != c.namespaces[t.claim.HandlerKey]
 }
 
@@ -537,7 +537,7 @@ func (c *claimer) reconcile(ctx context.Context, workerID string) (released int,
 	if len(rest) == 0 {
 		rest, err = w.front(ctx, c.registry.Keys(), each)
 	} else {
-		rest, err = w.onward(ctx, rest, reconcilePart, each)
+		rest, err = w.resume(ctx, rest, reconcilePart, each)
 	}
 	switch {
 	case c.reconcileAt.IsZero() || began.Before(c.reconcileAt): // a routine one
@@ -627,7 +627,7 @@ func (c *claimer) endWorker(ctx context.Context, workerID string) error {
 	w := walker{c.shared}
 	rest, err := w.front(ctx, c.registry.Keys(), each)
 	for len(rest) > 0 && err == nil {
-		rest, err = w.onward(ctx, rest, time.Second, each)
+		rest, err = w.resume(ctx, rest, time.Second, each)
 	}
 	return err
 }

@@ -71,7 +71,7 @@ func (p *Processor) ProcessPending(ctx context.Context) (Drained, error) {
 	}
 	completer.drained = d.changed.Notify
 	d.claimer = newClaimer(p.shared, h, func(r result) {
-		d.meet(r.task)
+		d.countNew(r.task)
 		completer.add(r)
 	})
 	var err error
@@ -149,8 +149,8 @@ func (d *drain) first(t *task) bool {
 	return !errors.Is(t.Err, errForeign) && (t.claim.Due.Equal(t.claim.CreatedAt) || !t.claim.Due.After(d.begun))
 }
 
-// meet counts a status that is claimed for the first time, and reports whether it is.
-func (d *drain) meet(t *task) bool {
+// countNew counts a status that is claimed for the first time, and reports whether it is.
+func (d *drain) countNew(t *task) bool {
 	first := d.first(t)
 	if first {
 		d.met++
@@ -289,7 +289,7 @@ func (d *drain) claimOnce(ctx context.Context) (bool, error) {
 	for _, t := range tasks {
 		t.until = until
 		found[t.Handler] = true
-		fresh[t.Handler] = d.meet(t) || fresh[t.Handler]
+		fresh[t.Handler] = d.countNew(t) || fresh[t.Handler]
 	}
 	var full []string
 	for h, short := range short {

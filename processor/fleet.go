@@ -146,15 +146,15 @@ func (f *fleet) compareHandlers(workers []store.WorkerState) {
 			f.log.Warn("inbox: another program processes this inbox with other handlers: each stores statuses for its own handlers alone; "+
 				"deploy one version and backfill its new handlers, or give each program an inbox of its own (TablePrefix)",
 				zap.String(telemetry.FieldWorker, w.ID), zap.String(telemetry.FieldHost, w.Host),
-				zap.Strings(telemetry.FieldHandlerKeys, without(keys, f.keys)),
-				zap.Strings(telemetry.FieldMissing, without(f.keys, keys)))
+				zap.Strings(telemetry.FieldHandlerKeys, difference(keys, f.keys)),
+				zap.Strings(telemetry.FieldMissing, difference(f.keys, keys)))
 		}
 	}
 	maps.DeleteFunc(f.others, func(set string, _ time.Time) bool { return !met[set] })
 }
 
-// without returns the keys that are not in others, at most ten.
-func without(keys, others []string) []string {
+// difference returns the keys that are not in others, at most ten.
+func difference(keys, others []string) []string {
 	rest := slices.DeleteFunc(slices.Clone(keys), func(key string) bool { return slices.Contains(others, key) })
 	return rest[:min(len(rest), maxNamed)]
 }

@@ -228,6 +228,6 @@ func (w *pool) releaseQueued() {
 
 func (w *pool) giveBack(tasks []*task, why *attempt.Interruption) {
 	for _, t := range tasks {
-		w.completer.add(notRun(t, why, w.p.clock.Now()))
+		w.completer.add(releasedResult(t, why, w.p.clock.Now()))
 	}
 }

@@ -145,7 +145,7 @@ func (s *sweeper) recover(ctx context.Context, self string, workers []store.Work
 	if urgent {
 		part = s.opts.SweepInterval / 2
 	}
-	rest, err := walker{s.shared}.onward(ctx, s.rest, part, func(claims []store.OpenClaim) error {
+	rest, err := walker{s.shared}.resume(ctx, s.rest, part, func(claims []store.OpenClaim) error {
 		return r.claims(ctx, claims)
 	})
 	if s.rest = rest; err != nil {
@@ -523,8 +523,8 @@ func (w walker) front(
 	return rest, nil
 }
 
-// onward continues walks for some time, by one page at least, and returns the unfinished ones.
-func (w walker) onward(
+// resume continues walks for some time, by one page at least, and returns the unfinished ones.
+func (w walker) resume(
 	ctx context.Context, rest []store.ClaimWalk, some time.Duration, each func([]store.OpenClaim) error,
 ) ([]store.ClaimWalk, error) {
 	for end := time.Now().Add(some); len(rest) > 0; {

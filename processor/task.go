@@ -433,8 +433,8 @@ func poisonedBy(settle store.Settlement, text *string, err error) verdict {
 	return verdict{outcome: handler.AttemptPoisoned, failure: err, settlement: &settle}
 }
 
-// notRun returns the result of a claim that is released without an attempt, and why.
-func notRun(t *task, why *attempt.Interruption, now time.Time) result {
+// releasedResult returns the result of a claim that is released without an attempt, and why.
+func releasedResult(t *task, why *attempt.Interruption, now time.Time) result {
 	t.Err, t.Cause = why, why
 	return result{task: t, verdict: t.judge(now)}
 }

@@ -34,8 +34,8 @@ func WithTx(ctx context.Context, tx *gorm.DB) context.Context {
 // errOtherPool refuses a transaction of another pool: a marker in another database than all others finds no duplicate.
 var errOtherPool = errors.New("the transaction of WithTx is of another connection pool than the store")
 
-// ambient returns the transaction that WithTx put into ctx.
-func (s *Store) ambient(ctx context.Context) (tx *gorm.DB, joined bool, err error) {
+// joinedTx returns the transaction that WithTx put into ctx.
+func (s *Store) joinedTx(ctx context.Context) (tx *gorm.DB, joined bool, err error) {
 	value := ctx.Value(txKey{})
 	if value == nil {
 		return nil, false, nil
@@ -69,7 +69,7 @@ func (s *Store) checkTx(tx *gorm.DB) error {
 // join runs the body in the caller's transaction. A savepoint is set before the marker. So a body that fails undoes its
 // marker, too, even if the caller commits. So does a body that panics, which a caller may recover from.
 func (s *Store) join(ctx context.Context, tx *gorm.DB, w work) (duplicate bool, err error) {
-	if err := s.steer(ctx, tx, "SAVEPOINT inbox_marker"); err != nil {
+	if err := s.execSavepoint(ctx, tx, "SAVEPOINT inbox_marker"); err != nil {
 		return false, naming(w.Key, err)
 	}
 	undo := true
@@ -77,7 +77,7 @@ func (s *Store) join(ctx context.Context, tx *gorm.DB, w work) (duplicate bool, 
 		if !undo {
 			return
 		}
-		undoErr := s.steer(ctx, tx, "ROLLBACK TO SAVEPOINT inbox_marker; RELEASE SAVEPOINT inbox_marker")
+		undoErr := s.execSavepoint(ctx, tx, "ROLLBACK TO SAVEPOINT inbox_marker; RELEASE SAVEPOINT inbox_marker")
 		if undoErr != nil {
 			// For instance rows that the body left open prevent the rollback to the savepoint. They would not prevent
 			// the caller's commit, so the whole transaction is rolled back.
@@ -97,7 +97,7 @@ func (s *Store) join(ctx context.Context, tx *gorm.DB, w work) (duplicate bool, 
 		}
 		committed = statements.Committed
 	}
-	if err := s.steer(ctx, tx, "RELEASE SAVEPOINT inbox_marker"); err != nil {
+	if err := s.execSavepoint(ctx, tx, "RELEASE SAVEPOINT inbox_marker"); err != nil {
 		return false, naming(w.Key, err)
 	}
 	undo = false
@@ -105,9 +105,9 @@ func (s *Store) join(ctx context.Context, tx *gorm.DB, w work) (duplicate bool, 
 	return !added, nil
 }
 
-// steer sends a statement about the savepoint. It ignores the end of ctx: the body's writes before that must be kept or
-// undone all the same.
-func (s *Store) steer(ctx context.Context, tx *gorm.DB, statements string) error {
+// execSavepoint sends a statement about the savepoint. It ignores the end of ctx: the body's writes before that must be
+// kept or undone all the same.
+func (s *Store) execSavepoint(ctx context.Context, tx *gorm.DB, statements string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.opts.StatementTimeout)
 	defer cancel()
 	return handlertx.Steer(ctx, tx, statements)

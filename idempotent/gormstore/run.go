@@ -52,7 +52,7 @@ func (s *Store) do(ctx context.Context, w work) (duplicate bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return false, naming(w.Key, err)
 	}
-	tx, joined, err := s.ambient(ctx)
+	tx, joined, err := s.joinedTx(ctx)
 	if err != nil {
 		return false, naming(w.Key, err)
 	}

@@ -29,7 +29,7 @@ func Wrap[T any](
 		return nil, fmt.Errorf("idempotent handler %q: %w", handlerKey, err)
 	}
 	handle, err := idempotent.Wrap(s, handlerKey, inBody(s, handlerKey, fn), opts...)
-	return fresh(handle), err
+	return outsideBody(handle), err
 }
 
 // Handle wraps one handler of a receiver that was made with s, see idempotent.Handle, and is otherwise like Wrap. A
@@ -46,7 +46,7 @@ func Handle[T any](r *idempotent.Receiver, s *Store, handlerKey string,
 		return nil, fmt.Errorf("idempotent handler %q: %w", handlerKey, err)
 	}
 	handle, err := idempotent.Handle(r, handlerKey, inBody(s, handlerKey, fn), opts...)
-	return fresh(handle), err
+	return outsideBody(handle), err
 }
 
 func check(s *Store, noFn bool) error {
@@ -107,8 +107,8 @@ func inBody[T any](
 	}
 }
 
-// fresh hides the session of an outer body in which the call is made.
-func fresh[T any](handle func(ctx context.Context, message T) error) func(ctx context.Context, message T) error {
+// outsideBody hides the session of an outer body in which the call is made.
+func outsideBody[T any](handle func(ctx context.Context, message T) error) func(ctx context.Context, message T) error {
 	if handle == nil {
 		return nil
 	}

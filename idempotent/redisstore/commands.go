@@ -88,9 +88,9 @@ return released`)
 func do[T any](ctx context.Context, s *Store, command func(ctx context.Context) (T, error)) (value T, err error) {
 	bounded, cancel := context.WithTimeout(ctx, s.options.OperationTimeout)
 	defer cancel()
-	defer s.recovered(&err)
+	defer s.recoverPanic(&err)
 	if value, err = command(bounded); bounded.Err() != nil && isNoAnswer(err) {
-		err = fmt.Errorf("%w: %w", s.late(ctx), err)
+		err = fmt.Errorf("%w: %w", s.timeoutError(ctx), err)
 	}
 	return value, err
 }
@@ -101,17 +101,17 @@ func isNoAnswer(err error) bool {
 	return err != nil && !errors.As(err, &answer)
 }
 
-// late is the error of a command that got no answer in time.
-func (s *Store) late(ctx context.Context) error {
+// timeoutError returns the error of a command that got no answer in time.
+func (s *Store) timeoutError(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	return fmt.Errorf("no answer within %s: %w", s.options.OperationTimeout, context.DeadlineExceeded)
 }
 
-// recovered turns a panic of the client, usually of one of its hooks, into the error of its command. Renewals have no
-// caller that could recover it. It must be deferred.
-func (s *Store) recovered(err *error) {
+// recoverPanic turns a panic of the client, usually of one of its hooks, into the error of its command. Renewals have
+// no caller that could recover it. It must be deferred.
+func (s *Store) recoverPanic(err *error) {
 	if p := recover(); p != nil {
 		*err = fmt.Errorf("the client panicked: %v", p)
 		s.log.Error("the Redis client panicked", zap.Any(telemetry.FieldPanic, p), zap.Stack(telemetry.FieldStack))

@@ -110,14 +110,14 @@ func (r *Runner) call(ctx context.Context, session, tx *gorm.DB, group []*Attemp
 	}
 	errs := call(handler.ContextWithDB(ctx, session), tx, group[0].Handler, r.Middleware, r.Running, p, deliveries...)
 	for i, err := range errs {
-		errs[i] = sound(err)
+		errs[i] = usable(err)
 	}
 	return errs
 }
 
-// sound returns err, or a failure in its place if err is unusable. An error is application code: a nil pointer stored
+// usable returns err, or a failure in its place if err is unusable. An error is application code: a nil pointer stored
 // as an error, for example, may panic in Error or Unwrap.
-func sound(err error) (checked error) {
+func usable(err error) (checked error) {
 	defer func() {
 		if v := recover(); v != nil {
 			checked = Recovered(fmt.Sprintf("the handler's error: %v", v))

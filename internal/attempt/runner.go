@@ -94,7 +94,7 @@ func (r *Runner) runProtected(ctx context.Context, group []*Attempt, c Call) {
 		if v == nil {
 			return
 		}
-		err := sound(Recovered(v))
+		err := usable(Recovered(v))
 		for _, a := range group {
 			a.Stored, a.Again = false, false
 			if len(group) > 1 && a.Handler.TxGroup() > 1 {

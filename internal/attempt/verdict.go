@@ -36,7 +36,7 @@ func (a *Attempt) Verdict() (v Verdict) {
 			v = a.failed(Recovered(fmt.Sprintf("the handler's error: %v", p)))
 		}
 	}()
-	return a.failed(sound(a.Err))
+	return a.failed(usable(a.Err))
 }
 
 func (a *Attempt) failed(err error) Verdict {

@@ -128,7 +128,7 @@ func (g *Guard) ExecContext(ctx context.Context, text string, args ...any) (sql.
 // QueryContext runs a query and notes its error, which may come with its rows.
 func (g *Guard) QueryContext(ctx context.Context, text string, args ...any) (*sql.Rows, error) {
 	rows, err := g.query(ctx, text, args)
-	if err != nil || !g.goesOn() {
+	if err != nil || !g.outlivesFailures() {
 		return rows, err
 	}
 	return g.relayed().rows(rows)
@@ -148,7 +148,7 @@ func (g *Guard) query(ctx context.Context, text string, args []any) (*sql.Rows, 
 
 // QueryRowContext is QueryContext for a single row.
 func (g *Guard) QueryRowContext(ctx context.Context, text string, args ...any) *sql.Row {
-	if g.goesOn() {
+	if g.outlivesFailures() {
 		return g.relayed().row(g.query(ctx, text, args))
 	}
 	controls, err := g.admit(text)
@@ -219,18 +219,18 @@ func (g *Guard) Committed() {
 	}
 }
 
-// goesOn reports whether the session continues after a failed statement, in the transaction or without it. Where it
-// does not, the server itself refuses to commit later statements, and the handler's reads need no relay.
-func (g *Guard) goesOn() bool { return g.dialect.RolledBack != nil }
+// outlivesFailures reports whether the session continues after a failed statement, in the transaction or without it.
+// Where it does not, the server itself refuses to commit later statements, and the handler's reads need no relay.
+func (g *Guard) outlivesFailures() bool { return g.dialect.RolledBack != nil }
 
 func (g *Guard) enter() {
-	if g.goesOn() {
+	if g.outlivesFailures() {
 		g.running.Lock()
 	}
 }
 
 func (g *Guard) leave() {
-	if g.goesOn() {
+	if g.outlivesFailures() {
 		g.running.Unlock()
 	}
 }
@@ -284,7 +284,7 @@ func (g *Guard) note(controls []txcontrol.Control, err error) {
 		return
 	}
 	for _, c := range controls {
-		g.steered(c)
+		g.noteSavepoint(c)
 	}
 }
 
@@ -293,7 +293,7 @@ func (g *Guard) note(controls []txcontrol.Control, err error) {
 // back. An inner guard has found out before, and refuses further statements.
 func (g *Guard) rolledBack(failure error) bool {
 	pool := unprepared(g.pool)
-	if _, guarded := pool.(*Guard); guarded || !g.goesOn() {
+	if _, guarded := pool.(*Guard); guarded || !g.outlivesFailures() {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), g.timeout)
@@ -312,10 +312,10 @@ func unprepared(pool gorm.ConnPool) gorm.ConnPool {
 	return pool
 }
 
-// steered records a statement about savepoints. Several savepoints may have one name: the newest one counts. Releasing
-// a savepoint also removes those set after it.
-func (g *Guard) steered(c txcontrol.Control) {
-	i := g.newest(c.Name)
+// noteSavepoint records a statement about savepoints. Several savepoints may have one name: the newest one counts.
+// Releasing a savepoint also removes those set after it.
+func (g *Guard) noteSavepoint(c txcontrol.Control) {
+	i := g.newestSavepoint(c.Name)
 	switch {
 	case c.Kind == txcontrol.Savepoint:
 		g.marks = append(g.marks, savepoint{c.Name, g.failed, len(g.after)})
@@ -334,7 +334,7 @@ func (g *Guard) steered(c txcontrol.Control) {
 // last.
 const maxUndone = 16
 
-func (g *Guard) newest(name string) int {
+func (g *Guard) newestSavepoint(name string) int {
 	for i := len(g.marks) - 1; i >= 0; i-- {
 		if strings.EqualFold(g.marks[i].name, name) {
 			return i

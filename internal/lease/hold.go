@@ -47,8 +47,8 @@ func NewHold(parent context.Context, l *Lease, lost error, changed func(held boo
 // On SQLite, a Try that waits for the file in vain does not count as silence, and a lease that was another owner's does
 // not begin a term at once: see busy.
 func (h *Hold) Try(ctx context.Context) error {
-	h.trying(1)
-	defer h.trying(-1)
+	h.countTries(1)
+	defer h.countTries(-1)
 	at := time.Now()
 	if err := h.pollFirst(ctx); err != nil {
 		return err
@@ -87,7 +87,7 @@ func (h *Hold) renew(at time.Time, length time.Duration, mayBegin bool) {
 	if h.fence != nil {
 		h.fence.Stop()
 	}
-	h.fence = time.AfterFunc(time.Until(h.until), h.fall)
+	h.fence = time.AfterFunc(time.Until(h.until), h.fenceFired)
 	h.watch()
 	h.mu.Unlock()
 	if begun {
@@ -95,9 +95,9 @@ func (h *Hold) renew(at time.Time, length time.Duration, mayBegin bool) {
 	}
 }
 
-// fall ends the term when the fence fires. A renewal at the same moment may be too late to stop the timer, but it still
-// counts.
-func (h *Hold) fall() {
+// fenceFired ends the term when the fence fires. A renewal at the same moment may be too late to stop the timer, but it
+// still counts.
+func (h *Hold) fenceFired() {
 	why := fmt.Errorf("it could not be renewed for %s", h.lease.ttl)
 	h.mu.Lock()
 	if h.busy.failed != nil {

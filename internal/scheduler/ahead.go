@@ -81,7 +81,7 @@ func (s *Scheduler[T]) ahead(accepting map[*Handler[T]]int) int {
 // messages that DropLate has kept get as much time again.
 func (h *Handler[T]) LateAt() time.Time {
 	for _, t := range h.queue {
-		if h.keeps(t) {
+		if h.mustKeep(t) {
 			continue
 		}
 		since := t.QueuedAt()
@@ -93,8 +93,8 @@ func (h *Handler[T]) LateAt() time.Time {
 	return time.Time{}
 }
 
-// keeps reports whether no other worker may run the message, because none would know that it must run alone.
-func (h *Handler[T]) keeps(t T) bool { return h.rules.GroupSize > 1 && !t.MayGroup() }
+// mustKeep reports whether no other worker may run the message, because none would know that it must run alone.
+func (h *Handler[T]) mustKeep(t T) bool { return h.rules.GroupSize > 1 && !t.MayGroup() }
 
 // DropLate returns the messages that other workers should run, because one of them has waited for too long. As many
 // stay as may wait ahead of a handler that is so slow.
@@ -106,7 +106,7 @@ func (h *Handler[T]) DropLate(now time.Time) (dropped []T) {
 	keep := h.ahead() * h.rules.GroupSize
 	var kept []T
 	for i, t := range h.queue {
-		if i < keep || h.keeps(t) {
+		if i < keep || h.mustKeep(t) {
 			kept = append(kept, t)
 		} else {
 			dropped = append(dropped, t)

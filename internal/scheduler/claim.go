@@ -84,7 +84,7 @@ func (s *Scheduler[T]) room() (free, fair int, claims bool) {
 			wanting = true
 			starving = starving || h.busy() < min(fair, h.limit())
 			known = known && h.knownDue > 0
-			enough += h.enough()
+			enough += h.slotsForDue()
 		}
 	}
 	// A small claim costs as much as a large one, so wait until half of the prefetched messages are used. Do not wait

@@ -128,8 +128,8 @@ func (h *Handler[T]) acceptsDispatch() bool {
 // with an expired grant may still fill.
 func (h *Handler[T]) expected() int { return h.slots(h.knownDue+h.claiming+h.expired) + h.spare() }
 
-// enough returns how many slots a claim needs to find all messages that are known to be due.
-func (h *Handler[T]) enough() int { return h.slots(h.knownDue) + h.spare() }
+// slotsForDue returns how many slots a claim needs to find all messages that are known to be due.
+func (h *Handler[T]) slotsForDue() int { return h.slots(h.knownDue) + h.spare() }
 
 // spare returns the slot for the one message more that messages asks for, unless a group has room for it.
 func (h *Handler[T]) spare() int {
