@@ -26,7 +26,7 @@ type dispatch struct {
 	ended       bool
 }
 
-// beginDispatch marks those statuses of the plan for which the processor has free slots, in the order of the messages.
+// beginDispatch marks the statuses of the plan for which the processor has free slots, in the order of the messages.
 func (a *Acceptor) beginDispatch(p *plan) *dispatch {
 	if a.reserve == nil || len(p.batch.Messages) == 0 {
 		return nil

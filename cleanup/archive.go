@@ -20,7 +20,7 @@ type Archived struct {
 	Message models.Message
 	// Statuses are the statuses about to be deleted, in the order of acceptance. They are empty if the message has none.
 	Statuses []models.HandlerStatus
-	// Stays is true if other statuses keep the message, such as a poisoned one or those of handlers with a longer
+	// Stays is true if other statuses keep the message, such as a poisoned one, or one of a handler with a longer
 	// Retention. Only Statuses are deleted now; the message is passed again with the rest.
 	Stays bool
 }

@@ -350,8 +350,8 @@ func (c *Consumer) existingOf(ctx context.Context, assignments map[string][]kafk
 	}
 }
 
-// refusal holds the partitions that a member was assigned and that do not exist, by topic: those numbers that are too
-// high. Who may join the group can lead it, and can assign anything.
+// refusal holds, by topic, the assigned partitions that do not exist, because their numbers are too high. Who may join
+// the group can lead it, and can assign anything.
 type refusal map[string][]int
 
 // refuse returns the assigned partitions that do not exist, nil if all do.

@@ -62,8 +62,8 @@ func (s *session) awaitAssignedWatermarks(ctx context.Context) {
 	}
 }
 
-// refreshWatermarks asks for the ends of those partitions for which no fetch has reported watermarks since the last
-// time. Halted, failing or full partitions would otherwise show the lag of their last fetch.
+// refreshWatermarks asks for the ends of the partitions for which no fetch has reported watermarks since the last time.
+// Halted, failing or full partitions would otherwise show the lag of their last fetch.
 func (s *session) refreshWatermarks(ctx context.Context) {
 	var stale []*partition
 	for _, p := range s.partitions {

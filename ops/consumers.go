@@ -37,8 +37,8 @@ type Consumer struct {
 	// Problem is why it does not consume, without the problems of single partitions. It is redacted, and empty if it
 	// consumes.
 	Problem string `json:"problem,omitempty"`
-	// Partitions are those with the most to see: halted ones first, then those with a problem, then those with the
-	// largest lag, 100 of a worker at most. Unlisted counts the others.
+	// Partitions are the most important ones: halted ones first, then those with a problem, then those with the largest
+	// lag, 100 of a worker at most. Unlisted counts the others.
 	Partitions []ConsumedPartition `json:"partitions,omitempty"`
 	Unlisted   int                 `json:"unlisted,omitempty"`
 }

@@ -436,8 +436,7 @@ type pass struct {
 	next time.Time
 }
 
-// claimOurs claims those statuses of a shared key that other programs do not run. more reports whether
-// the pass goes on.
+// claimOurs claims the statuses of a shared key that other programs do not run. more reports whether the pass goes on.
 //
 // Once a pass has reached the end it stays there, where new statuses come. For an ordered handler it goes back to the
 // first status of ours, because a status that was not first in its lane may be now. The next pass begins at the status
@@ -521,9 +520,9 @@ func (c *claimer) nextReconcile() time.Time {
 // its ID, and nothing can be claimed under that ID then. One case stays uncovered: a single statement that arrives even
 // later while heartbeats succeed.
 //
-// Without a lost response a routine reconciliation reads the front of each key now and then. It reads
-// little, and finds claims that were left by causes that the code does not foresee. A status that is
-// claimed and never run becomes one of those due longest in time.
+// Without a lost response a routine reconciliation reads the front of each key now and then. It reads little, and finds
+// claims that were left by causes that the code does not foresee. In time a status that is claimed and never run
+// becomes one of the longest due.
 func (c *claimer) reconcile(ctx context.Context, workerID string) (released int, err error) {
 	began := time.Now()
 	c.routine = began.Add(routineSweeps * c.opts.SweepInterval)
@@ -558,7 +557,7 @@ func (c *claimer) reconcile(ctx context.Context, workerID string) (released int,
 	return released, nil
 }
 
-// releaseUnheld releases, uncharged, those claims of this worker that it does not hold in memory.
+// releaseUnheld releases, uncharged, the claims of this worker that it does not hold in memory.
 func (c *claimer) releaseUnheld(
 	ctx context.Context, workerID string, claims []store.OpenClaim,
 ) (released int, err error) {

@@ -168,11 +168,11 @@ func (h *heart) checkOwnRow(ctx context.Context, s *session) error {
 // this worker's, and the version decides whether their late writes have an effect.
 //
 // On SQLite, waiting in vain for the file does not count as silence. While another transaction holds the only write
-// lock (such as that of a long handler, perhaps our own), no worker can declare us dead either. But a worker may have
-// done so between two moments at which the file was busy. Reading does not wait for the lock, so the worker then reads
-// its own row. If the row says that it lives, it lived at that moment. A worker that declares us dead later must find
-// us silent in two sweeps, with its own heartbeat before each; our next heartbeat comes in between. If that heartbeat
-// again fails to get the lock, reading the row shows whether we were declared dead.
+// lock (such as a long handler, perhaps ours), no worker can declare us dead either. But a worker may have done so
+// between two moments at which the file was busy. Reading does not wait for the lock, so the worker then reads its own
+// row. If the row says that it lives, it lived at that moment. A worker that declares us dead later must find us silent
+// in two sweeps, with its own heartbeat before each; our next heartbeat comes in between. If that heartbeat again fails
+// to get the lock, reading the row shows whether we were declared dead.
 //
 // A driver may wait for the file for longer than the heartbeat's deadline, and for longer than
 // WorkerTimeout. So the worker also reads its row while a heartbeat is running.

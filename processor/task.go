@@ -457,7 +457,7 @@ func (i *interruptions) note(t *task) {
 // they began. Each repeat waits twice as long as the one before, up to MaxRetryDelay. While any
 // status is affected, the condition is logged and part of the health.
 //
-// The counts are of this process only; a status's row has those that may be the message's fault. If another
+// The counts are of this process only; a status's row counts the ones that may be the message's fault. If another
 // worker takes over a status, it is forgotten here some time after its repeat was due.
 type interruptions struct {
 	condition *condition.Condition

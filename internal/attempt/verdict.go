@@ -101,7 +101,7 @@ type Cut struct {
 	Database bool
 	// Unknown says that the attempt's transaction may still be committed.
 	Unknown bool
-	// Charged says that the attempt counts as a failure all the same, see Runner.blames.
+	// Charged says that the attempt counts as a failure all the same, see Runner.isAtFault.
 	Charged bool
 }
 

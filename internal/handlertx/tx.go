@@ -103,8 +103,7 @@ func (t *Tx) Explain(err error) error {
 	return err
 }
 
-// Steer sends statements that steer tx's transaction, such as those about savepoints. It bypasses the application's
-// GORM logger.
+// Steer sends statements that control tx's transaction, such as SAVEPOINT. It bypasses the application's GORM logger.
 func Steer(ctx context.Context, tx *gorm.DB, statements string) error {
 	if _, err := unprepared(tx.Statement.ConnPool).ExecContext(ctx, statements); err != nil {
 		return fmt.Errorf("%s: %w", strings.ToLower(statements), err)

@@ -5,7 +5,7 @@ package health
 
 import "slices"
 
-// The codes of reasons. The functions of the table say when each is so.
+// The codes of reasons. The functions of the table say when each applies.
 const (
 	ClosedPool     = "closed_pool"
 	Halted         = "halted_partition"
@@ -45,7 +45,7 @@ type rule struct {
 	unhealthy bool
 	// note describes in a few words why a handler's due statuses do not run; empty for other reasons.
 	note string
-	// find calls because with a Reason for each thing that is so, in an order that does not change.
+	// find calls because with each Reason that applies, in an order that does not change.
 	find func(f *Facts, because func(Reason))
 }
 

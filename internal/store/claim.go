@@ -68,8 +68,8 @@ const (
 	ClaimWalks = 10
 )
 
-// ClaimWalk is a walk over the pending statuses of one handler key that do not wait in a lane, those due longest first.
-// All claims are among them.
+// ClaimWalk is a walk over the pending statuses of one handler key that do not wait in a lane, longest due first. All
+// claims are among them.
 type ClaimWalk struct {
 	HandlerKey string
 	After      *Place // nil at the beginning

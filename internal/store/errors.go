@@ -35,8 +35,8 @@ var ErrGone = errors.New("no such row to publish")
 // ErrRejectedGone means that no rejected message has that ID, or no longer.
 var ErrRejectedGone = errors.New("no such rejected message")
 
-// ErrCannotListen means that a connection like those of the pool cannot be opened outside of the pool: the pool's
-// driver is not pgx, or hides it.
+// ErrCannotListen means that a connection like the pool's cannot be opened outside of the pool: the pool's driver is
+// not pgx, or hides it.
 var ErrCannotListen = errors.New("the pool's driver is not pgx (github.com/jackc/pgx/v5/stdlib)")
 
 // ErrNotReceived means that a Listener did not receive a notification that was sent through the pool.

@@ -89,8 +89,8 @@ func ScanPartitionRequest(rows *sql.Rows, r *models.PartitionRequest) error {
 	return err
 }
 
-// CarryOut implements Store.CarryOut. It deletes the request first, so that of two consumers that carry it out at once
-// the second waits for the first and then finds it gone.
+// CarryOut implements Store.CarryOut. It deletes the request first, so that if two consumers carry it out at once, the
+// second waits for the first and then finds it gone.
 func CarryOut(ctx context.Context, d Database, in Transacting, dialect accepting, statements Requests,
 	r models.PartitionRequest, rejected *models.RejectedMessage, gap *models.Gap, foundAt func(time.Time) any,
 ) (done bool, err error) {

@@ -11,7 +11,7 @@ import (
 // does the same for keys with lanes, and "passed" has the rows that heads passed over.
 //
 // Heads reads a window of the key's due rows by the due index. It judges the first row of each lane in the window by
-// the index on lanes. It locks by place those rows that are first in their whole lane, and stops as soon as it has
+// the index on lanes. It locks by place the rows that are first in their whole lane, and stops as soon as it has
 // enough. Most claims find enough in the near part of the window, and the far part is not read. Nothing is locked
 // before it is judged: another claimer takes the next row instead of waiting. A row that changed after it was judged
 // has another version and place, and is left alone. NOT EXISTS stays inside OR on purpose: by itself it could be

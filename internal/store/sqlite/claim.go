@@ -124,7 +124,7 @@ func (s *Store) Claim(ctx context.Context, req store.ClaimRequest) (store.Claime
 	return claimed, nil
 }
 
-// withDue returns the limits of those keys that have due rows.
+// withDue returns the limits of the keys that have due rows.
 func (s *Store) withDue(ctx context.Context, now string, limits []store.KeyLimit) ([]store.KeyLimit, error) {
 	var with []store.KeyLimit
 	for _, limit := range limits {
