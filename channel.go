@@ -48,8 +48,8 @@ type ChannelOption func(*channel)
 // the messages that the application accepts by Accept and AcceptTx. A channel needs at least one handler.
 //
 // Message IDs are unique within the channel. A producer that may write to one of its topics can use up IDs of the
-// others: give topics of other producers a channel of their own. Do not change the name without IDNamespace, which
-// keeps stored messages known.
+// others: give topics of other producers another channel. Do not change the name without IDNamespace, which keeps
+// stored messages known.
 func Channel(name string, opts ...ChannelOption) Option {
 	return func(cfg *config) {
 		c := &channel{name: name, values: cfg.values, injecting: cfg.injecting}
@@ -82,8 +82,8 @@ func Kafka(cfg kafkaconsumer.Config) ChannelOption {
 }
 
 // IDNamespace shares the channel's message IDs with every channel that names the same namespace: a message that came on
-// one of them is a duplicate on the others, which add their handlers, and those run the content that came first. By
-// default each channel has IDs of its own (contract 4.4). With its old name as the namespace, a renamed channel still
+// one of them is a duplicate on the others, which add their handlers, and these run the content that came first. By
+// default each channel has its own IDs (contract 4.4). With its old name as the namespace, a renamed channel still
 // knows what it has stored, in Inline mode too. Every channel that shares has to declare it. Inline channels cannot
 // share, Direct channels have no namespace. IDs made of a correlation ID or a Kafka key begin with the channel's name,
 // and never match across channels.
@@ -91,7 +91,7 @@ func Kafka(cfg kafkaconsumer.Config) ChannelOption {
 // Do not share IDs between channels that different parties may write to: a producer on one chooses what the others'
 // handlers run, and the true message is taken for a duplicate. Do not give a namespace that is a channel's name in
 // another program of the inbox: a start checks only its own program's channels. Do not change a channel's namespace
-// later: what comes again is then new.
+// later: redelivered messages are then new.
 func IDNamespace(name string) ChannelOption {
 	return func(c *channel) { c.namespaces = append(c.namespaces, name) }
 }
@@ -104,7 +104,7 @@ func (c *channel) idNamespace() string {
 	return c.name
 }
 
-// sharedNamespaces returns the declared namespaces by channel, without the channels that keep IDs of their own.
+// sharedNamespaces returns the declared namespaces by channel. Channels that share no IDs are left out.
 func sharedNamespaces(channels []*channel) map[string]string {
 	shared := map[string]string{}
 	for _, c := range channels {
@@ -121,7 +121,7 @@ func (c *channel) namesIDs() bool {
 }
 
 // namespaceProblems returns the errors in IDNamespace. A channel shares its IDs only if it declares so itself, so that
-// no other channel's declaration changes what it takes for a duplicate.
+// no other channel's declaration changes which messages are its duplicates.
 func (c *channel) namespaceProblems(channels []*channel) []error {
 	var problems []error
 	if len(c.namespaces) > 1 {
@@ -261,7 +261,8 @@ func (cfg *config) validateModes(subscriptions []registry.Subscription) error {
 	return errors.Join(problems...)
 }
 
-// unsupportedOptions names the options of a handler that need what the mode lacks: stored statuses, or markers.
+// unsupportedOptions names the options of a handler that the mode does not support, because it has no stored statuses
+// or no markers.
 func unsupportedOptions(h *handler.Handler, mode deliveryMode) []string {
 	_, breaks := h.CircuitBreaker()
 	withoutInbox := mode != modeInbox
@@ -285,7 +286,7 @@ func unsupportedOptions(h *handler.Handler, mode deliveryMode) []string {
 	return options
 }
 
-// newRunners makes what runs the handlers of synchronous channels, by channel. The runners outlive starts and stops, so
+// newRunners makes the runners of synchronous channels' handlers, by channel. The runners outlive starts and stops, so
 // that calls that ignored their cancelled context stay known.
 func (ib *Inbox) newRunners() map[string]*synchronous.Runner {
 	runners := map[string]*synchronous.Runner{}

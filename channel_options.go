@@ -10,22 +10,22 @@ import (
 
 // ChannelOptions are the options of an inbox that each of its channels may have for itself.
 type ChannelOptions struct {
-	// Acceptor holds what happens to the channel's records that are no message for a handler. DifferingContent must be
-	// that of all channels that share its IDs, and has no effect on Inline and Direct channels; BadRecords,
-	// HaltAtBadRecords and OnGap have none without a transport.
+	// Acceptor says how to treat the channel's records that are no message for a handler. All channels that share IDs
+	// must have the same DifferingContent; it has no effect on Inline and Direct channels. BadRecords, HaltAtBadRecords
+	// and OnGap have none without a transport.
 	Acceptor acceptor.Options `yaml:",inline"`
-	// MaxRetries is processor.Options.MaxRetries for those of the channel's handlers that have no handler.MaxRetries. Do
-	// not set it for a single handler.
+	// MaxRetries is processor.Options.MaxRetries for the channel's handlers without a handler.MaxRetries. Do not set it
+	// for a single handler.
 	MaxRetries int `yaml:"max_retries" env:"MAX_RETRIES"`
 	// PartitionConcurrency is how many partitions of this Inline or Direct channel may run a handler at once. Do not set
 	// it on an Inbox channel: there handler.Concurrency limits each handler (contract 7.6).
 	PartitionConcurrency int `yaml:"partition_concurrency" env:"PARTITION_CONCURRENCY"`
 }
 
-// ConfigureChannel sets options for this channel alone. set gets the inbox's, whatever the order of declaration. A bad
-// value fails the start with an error that names channel and option, and so does an option that has no effect on the
-// channel. A nil set does nothing. Do not use it for a single handler: handler.MaxRetries and its siblings do (contract
-// 9).
+// ConfigureChannel sets options for this channel alone. set gets the inbox's options, in any order of declaration. A
+// bad value fails the start with an error that names channel and option, and so does an option that has no effect on
+// the channel. A nil set does nothing. Do not use it for a single handler: handler.MaxRetries and its siblings do
+// (contract 9).
 func ConfigureChannel(set func(o *ChannelOptions)) ChannelOption {
 	return func(c *channel) {
 		if set != nil {
@@ -48,8 +48,8 @@ func (c *channel) setOptions(inbox Options) {
 	}
 }
 
-// optionProblems returns what is wrong with the channel's own options. Options.Validate checks those that it has in
-// common with the inbox.
+// optionProblems returns the errors in the channel's own options. Options.Validate checks the values that equal the
+// inbox's.
 func (c *channel) optionProblems(cfg *config) error {
 	theirs, own := cfg.options.ofChannels(), c.options
 	var found []error
@@ -89,7 +89,7 @@ func (c *channel) optionProblems(cfg *config) error {
 	return problems.Prefix(fmt.Sprintf("channel %q: ", c.name), errors.Join(found...))
 }
 
-// ownPolicies returns what happens to the records of channels with options of their own.
+// ownPolicies returns the acceptor's options of each channel that ConfigureChannel has set options for.
 func ownPolicies(channels []*channel) map[string]acceptor.Options {
 	own := map[string]acceptor.Options{}
 	for _, c := range channels {
@@ -100,7 +100,7 @@ func ownPolicies(channels []*channel) map[string]acceptor.Options {
 	return own
 }
 
-// maxRetries returns MaxRetries of channels with options of their own, by handler key.
+// maxRetries returns MaxRetries, by handler key, of the channels that ConfigureChannel has set options for.
 func maxRetries(channels []*channel) map[string]int {
 	own := map[string]int{}
 	for _, c := range channels {

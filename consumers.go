@@ -208,7 +208,7 @@ func (ib *Inbox) storedConsumers(
 			Unrouted: unrouted[h.Channel], Unlisted: len(h.Partitions)}
 		consumers[i].Lag, _ = h.Lag()
 		waiting := map[place]health.FailingHandler{}
-		for _, f := range slices.Backward(failing[h.Channel]) { // what has failed for longest counts
+		for _, f := range slices.Backward(failing[h.Channel]) { // the handler that has failed for longest counts
 			waiting[place{f.Topic, f.Partition}] = f
 		}
 		for _, p := range h.Partitions {
@@ -229,7 +229,7 @@ func (ib *Inbox) storedConsumers(
 			}
 			partitions = append(partitions, listed{i, stored})
 		}
-		h.Partitions = nil // what is left is the consumer's own
+		h.Partitions = nil // so that Problem reports the consumer alone
 		if err := h.Err(); err != nil {
 			consumers[i].Problem = shortened(ib.cfg.redactor.Error(of, err.Error()))
 		}

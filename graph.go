@@ -23,13 +23,13 @@ import (
 //		})
 //	})
 //
-// Module calls fn once, when Fx builds the inbox, and applies what it returns in its place among the other options.
-// What is wrong there fails the start, and so does the error of fn, which errors.Is finds. A missing parameter also
-// fails fx.ValidateApp.
+// Module calls fn once, when Fx builds the inbox, and applies the returned options in its place among the others. A
+// mistake in these options fails the start, and so does the error of fn, which errors.Is finds. A missing parameter
+// also fails fx.ValidateApp.
 //
-// Do not use it for what is known in code: a mistake there fails sooner. It cannot set UnnamedDB. Handlers that it
-// declares take their values from its parameters, by Func or Tx with a method value: From does not work in it. Without
-// Fx, declare the options directly (contract 10.2).
+// Do not use it for options that are known in code: a mistake there fails sooner. It cannot set UnnamedDB. Handlers
+// that it declares take their values from its parameters, by Func or Tx with a method value: From does not work in it.
+// Without Fx, declare the options directly (contract 10.2).
 func Inject(fn any) Option {
 	in := newInjection("inbox.Inject", fn, reflect.TypeFor[Option]())
 	return func(c *config) {
@@ -99,7 +99,7 @@ type addition struct {
 	subscription
 }
 
-// subscribe moves the added handlers to those of their channels that are known.
+// subscribe moves the added handlers to their channels, as far as these are known.
 func (cfg *config) subscribe() {
 	cfg.added = slices.DeleteFunc(cfg.added, func(a addition) bool {
 		for _, c := range cfg.channels {
@@ -154,7 +154,7 @@ func newInjection(what string, fn any, option reflect.Type) *injection {
 	return in
 }
 
-// constructor returns the function with what it returns as an injected value.
+// constructor returns the function, so that its result is an injected value.
 func (in *injection) constructor() any {
 	t := in.fn.Type()
 	params := make([]reflect.Type, t.NumIn())
@@ -243,13 +243,13 @@ func provideValue[T any](cfg *config, place string, constructor any) fx.Option {
 		fx.Invoke(fx.Annotate(requireGraph[T], fx.ParamTags(name))))
 }
 
-// resolved is an inbox's whole declaration, with what features add and the graph gives.
+// resolved is an inbox's whole declaration, with the additions of features and the values of the graph.
 type resolved struct {
 	*config
-	err error // what is wrong with it, nil if nothing is
+	err error // why it is wrong; nil if it is not
 }
 
-// resolve adds what features declare and what the graph gives.
+// resolve adds the declarations of features and the values of the graph.
 func (cfg *config) resolve(values []injected, features []*config) *resolved {
 	if len(values)+len(features)+len(cfg.added) == 0 && !cfg.extended {
 		return &resolved{config: cfg} // which has been validated
@@ -267,7 +267,7 @@ func (cfg *config) resolve(values []injected, features []*config) *resolved {
 	for _, feature := range features {
 		f := feature.apply(byFunction)
 		for _, c := range f.channels {
-			c.setOptions(full.options) // a feature has no options of its own
+			c.setOptions(full.options) // a feature declares no options
 		}
 		channels, added = append(channels, f.channels...), append(added, f.added...)
 		full.problems = append(full.problems, f.problems...)
@@ -291,8 +291,8 @@ func (s subscription) key() string {
 	return s.spec.key
 }
 
-// What an application declares once. Each is in the graph under its name, so that Fx, and fx.ValidateApp, refuses a
-// second one, and finds that one is missing.
+// These types mark what an application declares once. Each is in the graph under its name. So Fx, and fx.ValidateApp,
+// refuses a second one and finds that one is missing.
 type (
 	declaredChannel struct{} // named after inbox and channel
 	handlerKey      struct{} // the key, legacy keys too
@@ -300,7 +300,7 @@ type (
 	declaredBy      struct{} // named after what is declared and where
 )
 
-// claim puts what is declared in code into the graph. checkModule checks what Inject returns.
+// claim puts the declarations in code into the graph. checkModule checks the results of Inject.
 func (cfg *config) claim() fx.Option {
 	var parts []fx.Option
 	groups := map[string]bool{}

@@ -18,7 +18,7 @@ type HandlerSpec struct {
 }
 
 // Func declares a plain handler: a function or a method value, safe for concurrent use. Its effects happen at least
-// once; use Tx for writes to the inbox's own database. Do not change the key, which stored statuses belong to, without
+// once; use Tx for writes to the inbox's own database. Stored statuses belong to the key: do not change it without
 // handler.LegacyKeys.
 func Func[T any](
 	key string, fn func(ctx context.Context, m handler.Message[T]) error, opts ...handler.Option,
@@ -26,7 +26,7 @@ func Func[T any](
 	return &HandlerSpec{key: key, handler: handler.New(key, fn, opts...)}
 }
 
-// Tx declares a transactional handler: what it writes through tx happens exactly once. Do not use it for calls to other
+// Tx declares a transactional handler: its writes through tx happen exactly once. Do not use it for calls to other
 // services: the transaction stays open as long as they take (contract 5.11).
 func Tx[T any](
 	key string, fn func(ctx context.Context, tx *gorm.DB, m handler.Message[T]) error, opts ...handler.Option,

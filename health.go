@@ -29,7 +29,7 @@ const (
 
 // Health is the state of an inbox at one moment.
 type Health struct {
-	// State is that of the worst reason, which is the first. A healthy inbox has no Reasons.
+	// State is the state of the worst reason, which is the first. A healthy inbox has no Reasons.
 	State   ops.HealthState
 	Reasons []ops.HealthReason
 	// Running is true between Start and Stop.
@@ -99,7 +99,7 @@ func (ib *Inbox) Health() Health {
 	return h
 }
 
-// facts returns what the parts of the process report, and stores in h what it shows of it.
+// facts returns the reports of the process's parts, and stores in h the ones that Health shows.
 func (ib *Inbox) facts(h *Health) *health.Facts {
 	p, o, c := h.Processor, ib.cfg.options, h.Cleanup
 	f := &health.Facts{Now: ib.cfg.clock.Now(), Limits: health.Limits{DegradedAfter: o.HealthDegradedAfter,
@@ -154,8 +154,8 @@ func channelFacts(c kafkaconsumer.Health) health.Channel {
 	return facts
 }
 
-// These bound health as it is shown, and what a heartbeat stores of it: the row is written every few seconds, and an
-// error's text may be long.
+// These bound health as it is shown, and as a heartbeat stores it: the row is written every few seconds, and an error's
+// text may be long.
 const (
 	maxStoredReasons    = 50
 	maxStoredDetail     = 500 // characters

@@ -54,13 +54,13 @@ type Inbox struct {
 	running      *attempt.Running               // calls of handlers, in all delivery modes
 	runners      map[string]*synchronous.Runner // of synchronous channels, by channel
 	memories     memories
-	ops          *ops.Ops // what Module provides
+	ops          *ops.Ops // provided by Module
 	tables       *tables
 	log          *zap.Logger
 	logLimit     *logging.Limiter
-	requests     routine.Loop // carries out what operators requested of rejected messages, while started
-	progress     routine.Loop // records what consumers have caught up to, while started
-	logSummaries routine.Loop // writes what the log's limiter has suppressed, while started
+	requests     routine.Loop // carries out operators' requests for rejected messages, while started
+	progress     routine.Loop // records consumers' progress, while started
+	logSummaries routine.Loop // writes summaries of the log lines that the limiter has suppressed, while started
 
 	again        again
 	shutdownOnce sync.Once  // by ShutdownOnHalt
@@ -261,10 +261,10 @@ func (ib *Inbox) ProcessPending(ctx context.Context) (processor.Drained, error) 
 	return drained, ib.name(err)
 }
 
-// Cleanup deletes now what the retentions allow, and returns how much of what. It needs no Start; without it, the first
-// call checks the inbox's tables. It fails with cleanup.ErrLeaseHeld while another worker cleans up, and with a
-// *cleanup.WaitingError while a partition has never been read to its end: messages are then kept, in whatever process.
-// See cleanup.Cleaner.Clean (contract 6.5, 6.7).
+// Cleanup deletes expired rows now, and returns how many of each table. It needs no Start; without it, the first call
+// checks the inbox's tables. It fails with cleanup.ErrLeaseHeld while another worker cleans up, and with a
+// *cleanup.WaitingError while a partition has never been read to its end: messages are then kept, whichever process
+// reads that partition. See cleanup.Cleaner.Clean (contract 6.5, 6.7).
 func (ib *Inbox) Cleanup(ctx context.Context) (handler.Deleted, error) {
 	if err := ib.tables.ready(ctx); err != nil {
 		return handler.Deleted{}, ib.name(err)
@@ -319,14 +319,14 @@ func (ib *Inbox) setPaused(ctx context.Context, key string, paused bool) error {
 // Counters returns what this process has counted since New.
 func (ib *Inbox) Counters() handler.Counts { return ib.counters.Snapshot() }
 
-// Tables directs a statement of GORM's to this inbox's table of the rows that the statement is about,
-// whatever the tables' schema and prefix (contract 3.4):
+// Tables directs a GORM statement to this inbox's table for the statement's model, in any schema and with any prefix
+// (contract 3.4):
 //
 //	db.Clauses(ib.Tables()).Where("is_poisoned").Find(&statuses)
 //	db.Clauses(ib.Tables()).Model(&models.Marker{}).Count(&n)
 //	gorm.G[models.HandlerStatus](db, ib.Tables()).Where("is_poisoned").Find(ctx)
 //
-// It also has the tables' names, for SQL of one's own: ib.Tables().HandlerStatuses().
+// It also has the tables' names, for hand-written SQL: ib.Tables().HandlerStatuses().
 func (ib *Inbox) Tables() models.Naming { return ib.naming }
 
 func (ib *Inbox) name(err error) error {

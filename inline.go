@@ -24,28 +24,28 @@ import (
 // not done.
 //
 // By default a marker of message ID and handler key is written to the inbox's table inbox_markers, first in the
-// handler's transaction. So what a Tx handler writes through its tx happens exactly once. A duplicate in flight at the
-// same moment waits for the first, uncharged, and then is skipped, or runs if the first failed. A plain handler has the
+// handler's transaction. So a Tx handler's writes through its tx happen exactly once. A duplicate in flight at the same
+// moment waits for the first, uncharged, and then is skipped, or runs if the first failed. A plain handler has the
 // transaction as handler.DB(ctx); its effects elsewhere happen at least once (contract 8.2). On SQLite, which has one
 // writer at a time, handlers of all partitions run one after the other.
 //
 // Message IDs come from the channel's Decoder, or from a strategy given to InlineDefaults, InlineHandler or
 // handler.IdempotencyKey. A message without a usable ID makes its record bad; with Decoder.AllowMissingID one without
-// ID runs each time it comes (contract 4.4). handler.LegacyKeys keeps known what was processed before a rename, except
-// with idempotent.CompositeID, whose IDs contain the key.
+// ID runs each time it comes (contract 4.4). With handler.LegacyKeys messages that were processed before a rename stay
+// known, except with idempotent.CompositeID, whose IDs contain the key.
 //
 // A marker lasts for the handler's Retention (by default the store's, 24 h for the inbox's table), counted from the
 // start of its run, and then until SweepMarkers deletes it. While the database or the store cannot be used, the
 // partition waits, uncharged, and Health says so (contract 8.4).
 //
-// Inline requires Kafka. Batch handlers, Ordered, TxGroup, CircuitBreaker and Concurrency are not supported. What the
-// inbox handled before the channel became Inline is not remembered.
+// Inline requires Kafka. Batch handlers, Ordered, TxGroup, CircuitBreaker and Concurrency are not supported. Messages
+// that the inbox handled before the channel became Inline are not remembered.
 //
-// Do not use it for handlers that fail for long, or that call slow services: a failing message holds up all that come
-// after it in its partition, and each handler holds a transaction while it runs. Nor where operators must be able to
-// see or replay messages: only the markers are stored, and what handlers give up, which AcceptRejected runs
-// again. Do not set handler.Retention below the longest time after which a record may come again, consumers'
-// downtime and replays included: the handler would run again (contract 1, 7.6, 8).
+// Do not use it for handlers that fail for long, or that call slow services: a failing message holds up every later one
+// of its partition, and each handler holds a transaction while it runs. Nor where operators must be able to see or
+// replay messages: only the markers are stored, and records that handlers gave up, which AcceptRejected runs again. Do
+// not set handler.Retention below the longest time after which a record may come again, consumers' downtime and replays
+// included: the handler would run again (contract 1, 7.6, 8).
 func Inline(opts ...InlineOption) ChannelOption {
 	return func(c *channel) {
 		c.inline = &inlineConfig{}
@@ -75,20 +75,20 @@ type inlineHandler struct {
 	opts  []idempotent.Option
 }
 
-// InlineStore keeps the channel's markers in another store than the inbox's own tables: redisstore, memstore or one of
-// the application's. It writes a marker after the handler, so a crash between the two runs the handler again. A
-// gormstore on the inbox's own pool writes them in the handlers' transactions instead; sweep it by idempotent.Sweeper.
-// A nil store is none: handlers run each time a message comes, which is logged at start, or fails it under
-// RequirementFail (contract 8.5). Do not use another store where handlers write to the inbox's database: only the
-// default makes that happen exactly once.
+// InlineStore keeps the channel's markers in another store instead of the inbox's tables: redisstore, memstore or one
+// that the application implements. It writes a marker after the handler, so a crash between the two runs the handler
+// again. A gormstore on the inbox's own pool writes them in the handlers' transactions instead; sweep it by
+// idempotent.Sweeper. A nil store is none: handlers run each time a message comes, which is logged at start, or fails
+// it under RequirementFail (contract 8.5). Do not use another store where handlers write to the inbox's database: only
+// the default makes that happen exactly once.
 func InlineStore(store idempotent.Store) InlineOption {
 	return func(in *inlineConfig) { in.store, in.ownStore = store, true }
 }
 
 // InlineDefaults sets options of package idempotent for all handlers of the channel: Retention, Duplicates,
 // AllowMissingID, IDFrom, CompositeID, or KeyBy for a handler.Delivery. Duplicates that fail make their record bad. Do
-// not use IDFrom for what the channel's Decoder can find. Do not use FailDuplicates unless a record that was delivered
-// twice should be kept as rejected: Kafka redelivers after each crash.
+// not use IDFrom for IDs that the channel's Decoder can find. Do not use FailDuplicates unless a record that was
+// delivered twice should be kept as rejected: Kafka redelivers after each crash.
 func InlineDefaults(opts ...idempotent.Option) InlineOption {
 	return func(in *inlineConfig) { in.defaults = append(in.defaults, opts...) }
 }
@@ -161,8 +161,8 @@ func (in *inlineConfig) problems(c *channel, cfg *config) []error {
 	return problems
 }
 
-// markerWait is how long a message waits in the database for another run of the same message. It holds a slot and a
-// connection meanwhile, and delays a stop. The message then tries again, after a pause that holds neither.
+// markerWait is how long a message waits in the database for another run of the same message. While it waits, it holds
+// a slot and a connection, and delays a stop. The message then tries again, after a pause that holds neither.
 const markerWait = time.Second
 
 // memories are the handlers' markers in Inline channels, by channel.

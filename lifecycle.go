@@ -16,9 +16,9 @@ import (
 )
 
 // Start checks the schema (or migrates), then starts processor, cleanup and consumers, in this order (contract 10.5).
-// What runs does not end with ctx. If Start fails, nothing is left running. It fails while the database cannot be
-// reached, but not while a broker cannot; the process's supervisor should restart it. Starting twice does nothing; a
-// stopped inbox can be started again.
+// They do not end with ctx. If Start fails, nothing is left running. It fails while the database cannot be reached, but
+// not while a broker cannot; the process's supervisor should restart it. Starting twice does nothing; a stopped inbox
+// can be started again.
 func (ib *Inbox) Start(ctx context.Context) error {
 	ib.lifecycle.Lock()
 	defer ib.lifecycle.Unlock()
@@ -41,7 +41,7 @@ func (ib *Inbox) Start(ctx context.Context) error {
 	return nil
 }
 
-// logStarted logs what runs, for operators who compare what several processes run.
+// logStarted logs the running channels and handlers, for operators who compare several processes.
 func (ib *Inbox) logStarted() {
 	h := ib.processor.Health()
 	var keys, channels []string
@@ -66,7 +66,8 @@ func (ib *Inbox) startAll(ctx context.Context) error {
 		return err
 	}
 	if len(ib.runners) > 0 {
-		// The first heartbeat reads what is paused. A synchronous channel must not run a paused handler before that.
+		// The first heartbeat reads the paused handlers. A synchronous channel must not run a paused handler before
+		// that.
 		if err := ib.processor.TakePaused(ctx); err != nil {
 			return fmt.Errorf("read paused handlers: %w", err)
 		}
@@ -78,7 +79,7 @@ func (ib *Inbox) startAll(ctx context.Context) error {
 	ib.mu.Lock()
 	ib.consumers = consumers
 	ib.mu.Unlock()
-	// Declare the topics before any cleanup: what the consumers have not read yet may need what it would delete.
+	// Declare the topics before any cleanup: unread records may need the rows that it would delete.
 	if err := ib.recordProgress(ctx); err != nil {
 		return err
 	}
@@ -96,9 +97,9 @@ func (ib *Inbox) startAll(ctx context.Context) error {
 	return nil
 }
 
-// Stop ends everything in reverse order: consumers and cleanup, then the processor, which gets what is left of ctx's
-// time, see processor.Processor.Stop. Stopping twice, or before Start, only waits until other processes are notified of
-// what was accepted, for a second at most.
+// Stop ends everything in reverse order: consumers and cleanup, then the processor, which gets the rest of ctx's time,
+// see processor.Processor.Stop. Stopping twice, or before Start, only waits until other processes are notified of
+// accepted messages, for a second at most.
 func (ib *Inbox) Stop(ctx context.Context) error {
 	ib.lifecycle.Lock()
 	defer ib.lifecycle.Unlock()
@@ -114,9 +115,9 @@ func (ib *Inbox) Stop(ctx context.Context) error {
 	return ib.name(err)
 }
 
-// stopAll ends what startAll started, and what operators have asked for. Consumers, cleanup and sampling stop
-// concurrently and get a third of the time at most, so that running handlers and the last results have time
-// left.
+// stopAll ends the services that startAll started, and actions that operators have requested. Consumers, cleanup and
+// sampling stop concurrently and get a third of the time at most, so that running handlers and the last results have
+// time left.
 func (ib *Inbox) stopAll(ctx context.Context) error {
 	short, cancel := ctx, context.CancelFunc(func() {})
 	if deadline, ok := ctx.Deadline(); ok {
@@ -175,7 +176,7 @@ func (ib *Inbox) prepare(ctx context.Context) error {
 	if err := ib.prepareInline(ctx); err != nil {
 		return err
 	}
-	return ib.bounded(ctx, ib.warnOrphans, ib.warnStrayLanes)
+	return ib.bounded(ctx, ib.warnOrphans, ib.warnSplitLanes)
 }
 
 // bounded makes checks, each of which may take StatementTimeout.
@@ -191,7 +192,7 @@ func (ib *Inbox) bounded(ctx context.Context, checks ...func(context.Context) er
 	return nil
 }
 
-// checkSettings logs what is wrong with the database's settings, or refuses them.
+// checkSettings logs wrong settings of the database, or refuses them.
 func (ib *Inbox) checkSettings(ctx context.Context) error {
 	return ib.warn(ib.store.CheckSettings(ctx))
 }
@@ -246,9 +247,9 @@ func (ib *Inbox) warnOrphans(ctx context.Context) error {
 	return nil
 }
 
-// warnStrayLanes logs the ordered handlers whose lanes are split, because the oldest of their keys was dropped too
+// warnSplitLanes logs the ordered handlers whose lanes are split, because the oldest of their keys was dropped too
 // early.
-func (ib *Inbox) warnStrayLanes(ctx context.Context) error {
+func (ib *Inbox) warnSplitLanes(ctx context.Context) error {
 	rules := map[string]store.LaneRule{}
 	for h := range ib.registry.Handlers() {
 		if !h.Ordered() {
@@ -262,7 +263,7 @@ func (ib *Inbox) warnStrayLanes(ctx context.Context) error {
 			rules[key] = rule
 		}
 	}
-	keys, err := ib.store.StrayLanes(ctx, rules)
+	keys, err := ib.store.KeysWithSplitLanes(ctx, rules)
 	if err != nil {
 		return fmt.Errorf("query lanes of dropped handler keys: %w", err)
 	}

@@ -21,22 +21,24 @@ import (
 )
 
 // Module wires an inbox into an Fx application (contract 10.2). The inbox called "orders" uses the *gorm.DB named
-// "orders" and is provided as *Inbox named "orders", and what operators use as *ops.Ops of that name. With the name "",
+// "orders" and is provided as *Inbox named "orders", and its operators' API as *ops.Ops of that name. With the name "",
 // or with UnnamedDB, the database is the unnamed one, and with the name "" so is the inbox. Several modules can live
 // side by side, each with its own database, processor, options and leases. The inbox starts and stops with the
 // application.
 //
-// A handler, or what Inject takes, may need the inbox itself, which Fx refuses as a cycle. It takes the func() *Inbox
-// or func() *ops.Ops of the inbox's name instead, and calls it when it runs: before the inbox is built it panics.
+// A handler, or the function of Inject, may need the inbox itself, which Fx refuses as a cycle. Take the func() *Inbox
+// or func() *ops.Ops of the inbox's name instead, and call it when the handler runs: before the inbox is built it
+// panics.
 //
 // Logger, MeterProvider, TracerProvider and Propagator are the graph's unnamed ones where no option sets them. Other
 // options come from the graph by Inject. Other packages add channels and handlers by Extend.
 //
 // A wrong declaration fails the start, and fx.ValidateApp, with an error that joins all mistakes, each with inbox,
-// channel, option and handler key. What the graph lacks fails both with an error of Fx, which names the inbox, the
-// channel, the handler key and the missing type. Fx also refuses two modules of one name, and a handler key or consumer
-// group that two modules declare. A constructor of an optional value, such as the logger's, that lacks a dependency
-// counts as missing, as everywhere in Fx: take what the inbox must not be without by Inject (contract 10.4).
+// channel, option and handler key. A value that the graph lacks fails both with an error of Fx, which names the inbox,
+// the channel, the handler key and the missing type. Fx also refuses two modules of one name, and a handler key or
+// consumer group that two modules declare. A constructor of an optional value, such as the logger's, that lacks a
+// dependency counts as missing, as everywhere in Fx: use Inject for values that the inbox must not be without (contract
+// 10.4).
 func Module(name string, opts ...Option) fx.Option {
 	cfg := (&config{name: name, declared: opts, withFx: true}).apply(nil)
 	if err := cfg.validate(); err != nil {
@@ -81,7 +83,7 @@ type moduleDB struct{ db *gorm.DB }
 
 func newModuleDB(db *gorm.DB) moduleDB { return moduleDB{db} }
 
-// checkModule reports what is wrong with what the graph gives, and what modules share.
+// checkModule returns the errors in the graph's values, and in values that modules share.
 func checkModule(r *resolved, modules []*resolved) error {
 	all := []error{r.err}
 	var keys []registry.Registration
@@ -111,21 +113,22 @@ type moduleParams struct {
 	Shutdowner     fx.Shutdowner
 }
 
-// application is what every inbox takes from the Fx graph. fx.ParamTags does not work beside an fx.In struct.
+// application has the values that every inbox takes from the Fx graph. fx.ParamTags does not work beside an fx.In
+// struct.
 type application struct{ params moduleParams }
 
 func newApplication(p moduleParams) application { return application{p} }
 
 func newModuleResolved(r *resolved) *resolved { return r }
 
-// moduleResult is an inbox, or what is wrong with it. The error is a value: were it returned by its constructor, Fx
-// would prefix it with the names of all constructors on the way. startModule returns it unaltered.
+// moduleResult is an inbox, or its error. The error is a value: were it returned by its constructor, Fx would prefix it
+// with the names of all constructors on the way. startModule returns it unaltered.
 type moduleResult struct {
 	inbox *Inbox
 	err   error
 }
 
-// newModuleInbox and newModuleOps are the constructors of what users take.
+// newModuleInbox and newModuleOps are the constructors of the values that users take.
 func newModuleInbox(r moduleResult) (*Inbox, error) { return r.inbox, r.err }
 func newModuleOps(ib *Inbox) *ops.Ops               { return ib.ops }
 
@@ -137,7 +140,7 @@ type declaredInbox struct {
 
 func (cfg *config) newDeclaredInbox() *declaredInbox { return &declaredInbox{name: cfg.name} }
 
-// newLaterInbox and newLaterOps are the constructors of what handlers of the inbox take.
+// newLaterInbox and newLaterOps are the constructors of the functions that handlers of the inbox take.
 func newLaterInbox(d *declaredInbox) func() *Inbox { return func() *Inbox { return d.built() } }
 func newLaterOps(d *declaredInbox) func() *ops.Ops { return func() *ops.Ops { return d.built().ops } }
 
@@ -186,7 +189,8 @@ func (p moduleParams) assemble(r *resolved, values []graphHandler, db moduleDB) 
 	return assemble(&cfg, db.db, handlers)
 }
 
-// withoutBaggage is the graph's propagator. What a producer puts into its baggage must not reach handlers unasked.
+// withoutBaggage is the graph's propagator without baggage: a producer's baggage must not reach handlers unless the
+// application asks for it.
 type withoutBaggage struct{ propagation.TextMapPropagator }
 
 func (p withoutBaggage) Extract(ctx context.Context, carrier propagation.TextMapCarrier) context.Context {

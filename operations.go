@@ -18,10 +18,9 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// Ops returns what operators look at this inbox with and act on it by, for a
-// dashboard or a program of one's own (contract 11.1). It has the inbox's
-// tables, clock, StatementTimeout and redaction hook (Redact), and what only this
-// process can do; the option Ops, and then configure, may change the options. It needs no Start and starts nothing.
+// Ops returns the API to inspect and operate this inbox, for a dashboard or for your own program (contract 11.1). It
+// has the inbox's tables, clock, StatementTimeout and redaction hook (Redact), and the actions that only this process
+// can do; the option Ops, and then configure, may change the options. It needs no Start and starts nothing.
 func (ib *Inbox) Ops(configure ...func(o *ops.Options)) (*ops.Ops, error) {
 	first := func(o *ops.Options) {
 		o.Naming, o.Clock, o.Live = ib.naming, ib.cfg.clock, live{ib}
@@ -34,7 +33,7 @@ func (ib *Inbox) Ops(configure ...func(o *ops.Options)) (*ops.Ops, error) {
 	return o, ib.name(err)
 }
 
-// live gives operators what only the running application can do.
+// live gives operators the actions that only the running application can do.
 type live struct{ ib *Inbox }
 
 func (l live) AcceptTx(ctx context.Context, tx *gorm.DB, m handler.RawMessage) (ops.Accepted, func(), error) {
@@ -70,7 +69,7 @@ func (l live) AcceptRejected(
 	return acceptedOf(results), err
 }
 
-// badInput marks an error in the message as the operator's, to tell it from one of the database.
+// badInput marks an error in the message as the operator's, to distinguish it from the database's errors.
 func badInput(err error) error {
 	var invalid *acceptor.InvalidError
 	if errors.As(err, &invalid) {

@@ -35,9 +35,9 @@ import (
 type Options struct {
 	// Processor holds how handlers run.
 	Processor processor.Options `yaml:",inline"`
-	// Acceptor holds what happens to records that are no message for a handler.
+	// Acceptor says how to treat records that are no message for a handler.
 	Acceptor acceptor.Options `yaml:",inline"`
-	// Cleanup holds what is kept, and for how long.
+	// Cleanup says which rows are kept, and for how long.
 	Cleanup cleanup.Options `yaml:",inline"`
 
 	// Migrate creates or updates the tables at start; without it Start fails if they are missing or old. Any number of
@@ -54,7 +54,7 @@ type Options struct {
 	// use it where the graph has several databases: name them. Default off (contract 10.2).
 	UnnamedDB bool `yaml:"-" env:"-"`
 
-	// ShutdownOnHalt ends the Fx application with exit code 1 when a partition halts, whatever the reason: a bad record
+	// ShutdownOnHalt ends the Fx application with exit code 1 when a partition halts, for any reason: a bad record
 	// under acceptor.BadRecordHalt, an offset out of range, or records that cannot be read. Without it the application
 	// stays alive, the other partitions continue, and Health().Degraded() names the halted one. Do not use it where a
 	// supervisor only restarts the application: it would halt again at the same record, and nothing else would run
@@ -87,8 +87,8 @@ type Options struct {
 	// and worked off over hours. Default 15 m (contract 11.5).
 	HealthMaxDueAge time.Duration `yaml:"health_max_due_age" env:"HEALTH_MAX_DUE_AGE"`
 	// HealthMaxPoisonRate is the fraction of poisoned statuses, among those that ended in this process within five
-	// minutes, above which health degrades, if at least ten are poisoned; 1 is never. Single bad messages are what
-	// poisoning is for, so do not lower it to learn of each: alert on inbox.backlog.poisoned. Default 0.1 (contract
+	// minutes, above which health degrades, if at least ten are poisoned; 1 is never. Single bad messages are normal
+	// and get poisoned, so do not lower it to learn of each: alert on inbox.backlog.poisoned. Default 0.1 (contract
 	// 11.5).
 	HealthMaxPoisonRate float64 `yaml:"health_max_poison_rate" env:"HEALTH_MAX_POISON_RATE"`
 	// LongRunning is how long a call of a handler may run, in any delivery mode, before health degrades and the log
@@ -97,20 +97,20 @@ type Options struct {
 	// (contract 5.4, 11.5).
 	LongRunning time.Duration `yaml:"long_running" env:"LONG_RUNNING"`
 
-	// Backoff replaces the exponential backoff of all handlers without one of their own (handler.Backoff): it returns
-	// the wait after a failure, given the error count with it. MaxRetryDelay does not cap it. It is called
-	// concurrently. After a panic the exponential backoff applies. Do not return a constant: messages that failed
-	// together would come back together. Default nil (contract 5.6).
+	// Backoff replaces the exponential backoff of all handlers without handler.Backoff: it returns the wait after a
+	// failure, given the error count with it. MaxRetryDelay does not cap it. It is called concurrently. After a panic
+	// the exponential backoff applies. Do not return a constant: messages that failed together would come back
+	// together. Default nil (contract 5.6).
 	Backoff func(errorCount int) time.Duration `yaml:"-" env:"-"`
 	// Middleware runs around the calls of every handler of the inbox, the first outermost, outside the handlers' own
-	// (handler.Use). Do not use it for what must happen exactly once: it runs with every attempt. Default none
+	// (handler.Use). Do not use it for effects that must happen exactly once: it runs with every attempt. Default none
 	// (contract 5.13).
 	Middleware []handler.Middleware `yaml:"-" env:"-"`
 	// Hooks are called on events. Do not use them for effects that must happen: a crash can lose the call. Default none
 	// (contract 10.6).
 	Hooks handler.Hooks `yaml:"-" env:"-"`
 	// Archive is called by cleanup with messages and their statuses before it deletes them; its error keeps them. See
-	// cleanup.Archive for the rules that it must follow. Do not use it for what must happen with each message: rows
+	// cleanup.Archive for the rules that it must follow. Do not use it for effects that each message must have: rows
 	// come late, and more than once. Default nil (contract 6.3).
 	Archive cleanup.Archive `yaml:"-" env:"-"`
 	// Redact replaces each value that may hold a secret before anyone sees it: the texts of errors before they are
@@ -118,15 +118,15 @@ type Options struct {
 	// attributes before Inbox.Ops, and so the dashboard, shows or searches them. redact.Common hides card numbers and
 	// credentials. Default nil: passwords of URLs and DSNs in errors are masked in any case, nothing else is.
 	//
-	// If the hook panics, a note is stored and shown in the value's place, and what was done is done. Rows and dead
-	// letters keep payloads, keys and headers unaltered, because handlers, Replay and AcceptRejected need them. The
-	// application's own functions (Hooks, OnHalt, OnDeadLetter) and the errors in Health are not redacted. Message IDs,
-	// types, sources, handler keys and topics never are: do not use it in place of keeping secrets out of them
-	// (contract 11.6).
+	// If the hook panics, a note is stored and shown in the value's place, and the operation succeeds all the same.
+	// Rows and dead letters keep payloads, keys and headers unaltered, because handlers, Replay and AcceptRejected need
+	// them. The application's own functions (Hooks, OnHalt, OnDeadLetter) and the errors in Health are not redacted.
+	// Message IDs, types, sources, handler keys and topics never are: do not use it in place of keeping secrets out of
+	// them (contract 11.6).
 	Redact redact.Hook `yaml:"-" env:"-"`
 
-	// Ops changes the options of what Inbox.Ops returns and Module provides. Do not use it for a single dashboard: that
-	// call of Inbox.Ops can. Default nil (contract 10.2, 11.1).
+	// Ops changes the options of the *ops.Ops that Inbox.Ops returns and Module provides. Do not use it for a single
+	// dashboard: that call of Inbox.Ops can. Default nil (contract 10.2, 11.1).
 	Ops func(o *ops.Options) `yaml:"-" env:"-"`
 
 	// Logger is the zap logger. Default nil: New logs nothing, and Module uses the Fx graph's *zap.Logger if there is
@@ -148,13 +148,13 @@ type Options struct {
 	// decides what is sampled. With full sampling, each
 	// attempt makes a span and each message stores a hundred more bytes (contract 12).
 	TracerProvider trace.TracerProvider `yaml:"-" env:"-"`
-	// Propagator reads the producer's context from a message's headers, so that attempts continue its trace; what it
-	// cannot read begins a new one. Default: Module uses the Fx graph's propagation.TextMapPropagator if there is one,
-	// without its baggage; otherwise propagation.TraceContext{} (traceparent and tracestate), whatever OpenTelemetry's
-	// global one is. Set it for producers that send their context in another format. It gets no value
-	// of more than 8 KiB. Do not let it read baggage (propagation.Baggage{}, which the global one of most applications
-	// has) unless you trust every producer: anyone who may write to the topic then decides what handlers, and the services
-	// they call, find in their context, such as a role or a tenant (contract 12).
+	// Propagator reads the producer's context from a message's headers, so that attempts continue its trace. An
+	// unreadable context begins a new trace. Default: Module uses the Fx graph's propagation.TextMapPropagator if there
+	// is one, without its baggage; otherwise propagation.TraceContext{} (traceparent and tracestate), never
+	// OpenTelemetry's global one. Set it for producers that send their context in another format. It gets no value of
+	// more than 8 KiB. Do not let it read baggage (propagation.Baggage{}, which the global one of most applications
+	// has) unless you trust every producer: anyone who may write to the topic then decides what handlers, and the
+	// services they call, find in their context, such as a role or a tenant (contract 12).
 	Propagator propagation.TextMapPropagator `yaml:"-" env:"-"`
 }
 
@@ -274,7 +274,7 @@ type config struct {
 	withFx   bool // declared by Module or Extend
 	feature  bool // declared by Extend: channels and handlers, no options
 	extended bool // features declare the rest
-	// injections are what the Fx graph gives; values have what they returned, nil while the graph is not known.
+	// injections are the functions of Inject; values have their results, nil while the graph is not known.
 	injections []*injection
 	values     map[*injection]injected
 	injecting  bool    // options of an injection are being applied
@@ -293,8 +293,7 @@ func newConfig(name string, opts []Option) *config {
 	return (&config{name: name, declared: opts}).apply(nil)
 }
 
-// apply returns the declaration with its options applied. values are what the Fx graph gives, nil while it is not
-// known.
+// apply returns the declaration with its options applied. values come from the Fx graph, nil while it is not known.
 func (cfg *config) apply(values map[*injection]injected) *config {
 	c := &config{name: cfg.name, declared: cfg.declared, withFx: cfg.withFx, feature: cfg.feature,
 		options: DefaultOptions(), values: values}
@@ -324,7 +323,7 @@ func (cfg *config) validate() error {
 			errors.New("the name is not 1 to 100 letters, digits, dots, dashes or underscores, beginning with a letter or digit"))
 	}
 	all = append(all, cfg.validateInjections())
-	if !cfg.optionsOpen() { // what the graph sets may be valid only together with what the code sets
+	if !cfg.optionsOpen() { // options of the graph may be valid only together with options of the code
 		all = append(all, cfg.options.Validate())
 	}
 	if cfg.options.ShutdownOnHalt && !cfg.withFx {

@@ -13,11 +13,11 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// progressHeartbeats is how many HeartbeatIntervals pass between two records of what the consumers have caught up to.
-// Deletions are late by that much, which retentions do not notice, and each partition costs a write.
+// progressHeartbeats is how many HeartbeatIntervals pass between two records of the consumers' progress. Deletions are
+// late by that much, which retentions do not notice, and each partition costs a write.
 const progressHeartbeats = 6
 
-// recordProgressUntilStopped records at intervals what the consumers have caught up to.
+// recordProgressUntilStopped records the consumers' progress at intervals.
 func (ib *Inbox) recordProgressUntilStopped(ctx context.Context) {
 	failing := condition.New(ib.log, ib.cfg.clock, zap.WarnLevel, "record of what partitions have caught up to",
 		"cleanup deletes later")
@@ -34,8 +34,7 @@ func (ib *Inbox) recordProgressUntilStopped(ctx context.Context) {
 // lastProgressTimeout bounds the record at a stop.
 const lastProgressTimeout = 2 * time.Second
 
-// recordLastProgress records what the consumers, which have stopped, have caught up to. The next process finds less to
-// wait for.
+// recordLastProgress records the last progress of the stopped consumers. The next process finds less to wait for.
 func (ib *Inbox) recordLastProgress(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, lastProgressTimeout)
 	defer cancel()
@@ -44,8 +43,8 @@ func (ib *Inbox) recordLastProgress(ctx context.Context) {
 	}
 }
 
-// recordProgress stores what the partitions of this process's consumers have caught up to, so that every cleanup of the
-// inbox knows it, whoever runs it (contract 6.5). It does nothing in a process without consumers.
+// recordProgress stores how far this process's consumers have read each partition, so that every cleanup of the inbox
+// knows it, in any process (contract 6.5). It does nothing in a process without consumers.
 func (ib *Inbox) recordProgress(ctx context.Context) error {
 	if len(ib.currentConsumers()) == 0 {
 		return nil
@@ -53,7 +52,7 @@ func (ib *Inbox) recordProgress(ctx context.Context) error {
 	return ib.writeProgress(ctx)
 }
 
-// currentConsumers returns those of the current run. There are none before Start and after Stop.
+// currentConsumers returns the consumers of the current run. There are none before Start and after Stop.
 func (ib *Inbox) currentConsumers() []*kafkaconsumer.Consumer {
 	ib.mu.Lock()
 	defer ib.mu.Unlock()
@@ -94,8 +93,8 @@ func (ib *Inbox) writeProgress(ctx context.Context) error {
 }
 
 // before converts a moment of this process to the database's clock, which showed now at read. It returns nil for the
-// zero time. The monotonic clock tells how long ago the moment is, whatever this machine's clock shows. It stands still
-// while a machine is suspended, and then the wall clock tells more.
+// zero time. The monotonic clock shows how long ago the moment is, even if this machine's clock is wrong. It stands
+// still while a machine is suspended: then the wall clock shows more.
 func before(now, read, moment time.Time) *time.Time {
 	if moment.IsZero() {
 		return nil

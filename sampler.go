@@ -97,8 +97,8 @@ func (s *sampler) stop(ctx context.Context) error {
 	}
 }
 
-// stopGrace is how much longer than its context a stop waits, once for the query and once for the gauges. What ends at
-// once is then not reported as late.
+// stopGrace is how much longer than its context a stop waits, once for the query and once for the gauges. A query that
+// ends at once is then not reported as late.
 const stopGrace = 500 * time.Millisecond
 
 // withGrace returns a context that ends stopGrace after ctx has ended, or after this call if ctx ended before.
@@ -189,7 +189,7 @@ func (s *sampler) takeSample(ctx context.Context, longRunning map[string]*condit
 	return nil
 }
 
-// report stores in h and f what was sampled and counted.
+// report stores the last sample and the counts in h and f.
 func (s *sampler) report(h *Health, f *health.Facts) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -199,7 +199,7 @@ func (s *sampler) report(h *Health, f *health.Facts) {
 }
 
 // logLongRunning logs when calls of a handler do not return, every five minutes, and when all have returned. Each
-// handler key has a condition of its own.
+// handler key has its own condition.
 func (s *sampler) logLongRunning(conditions map[string]*condition.Condition) {
 	h := s.ib.Health()
 	late := map[string]bool{}
@@ -279,7 +279,7 @@ func (s *sampler) poisoned() (poisoned, of int64) {
 	return poisoned, counted.Processed + counted.Poisoned - first.all
 }
 
-// gauges returns what the gauges show, from the last sample and from the consumers' memory.
+// gauges returns the gauges' values, from the last sample and from the consumers' memory.
 func (s *sampler) gauges() telemetry.Sample {
 	h := s.ib.Health()
 	s.mu.Lock()

@@ -66,8 +66,8 @@ func (t *tables) checkAtStart(ctx context.Context) error {
 	return t.check(ctx)
 }
 
-// checkTx returns an error that names both inboxes unless the caller's transaction leads to these tables. A transaction
-// of the inbox's own pool, or of a pool that was checked before, costs no round trip.
+// checkTx returns an error that names both inboxes if the caller's transaction leads to another inbox's tables. A
+// transaction of the inbox's own pool, or of a pool that was checked before, costs no round trip.
 func (t *tables) checkTx(ctx context.Context, tx *gorm.DB) error {
 	if tx == nil {
 		return nil // the acceptor refuses it

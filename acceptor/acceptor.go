@@ -61,8 +61,8 @@ type Config struct {
 	Registry *registry.Registry
 	// Channels are the declared channels. A message for another channel is invalid.
 	Channels []string
-	// Namespaces are those of channels that share their message IDs. Every other channel is its own
-	// namespace (contract 4.4).
+	// Namespaces are the namespaces of channels that share their message IDs, by channel. Every other channel is its
+	// own namespace (contract 4.4).
 	Namespaces map[string]string
 	// Decoders decode rejected records again, by channel. A channel without one gets the default decoder.
 	Decoders map[string]*envelope.Decoder
@@ -71,7 +71,7 @@ type Config struct {
 	// RunAgain runs the handlers of a rejected record of such a channel again, and returns a result for each message. bad
 	// is why the record stays rejected, err anything else that kept its handlers from running.
 	RunAgain func(ctx context.Context, channel string, received envelope.Received) (results []Result, bad, err error)
-	// Options are the inbox's. Own are those of channels that have their own.
+	// Options apply to every channel. Own replaces them for single channels.
 	Options Options
 	Own     map[string]Options
 	// StatementTimeout bounds each transaction, and Retention is the inbox's.
@@ -130,13 +130,13 @@ func New(cfg Config) (*Acceptor, error) {
 	return a, nil
 }
 
-// Accept persists messages and their statuses in one transaction and wakes the processor (contract
-// 4.1). The results are in the order of the messages. What a processor of this process has free
-// slots for runs from memory, without being claimed first (contract 5.17).
+// Accept persists messages and their statuses in one transaction and wakes the processor (contract 4.1). The results
+// are in the order of the messages. If a processor of this process has free slots, new statuses run from memory,
+// without being claimed first (contract 5.17).
 //
-// Invalid messages do not keep the others from being stored: the error then joins their
-// *InvalidError values, and the results are complete. If the database failed and nothing could be
-// stored, the results are nil. Accepting the same messages again is always safe, whatever happened to the first try.
+// Invalid messages do not keep the others from being stored: the error then joins their *InvalidError values, and the
+// results are complete. If the database failed and nothing could be stored, the results are nil. Accepting the same
+// messages again is always safe, even after an error.
 func (a *Acceptor) Accept(ctx context.Context, messages ...handler.RawMessage) ([]Result, error) {
 	ctx, span := a.traced(ctx, messages)
 	p := a.plan(messages, span.Stored())
@@ -220,8 +220,8 @@ func (a *Acceptor) persist(ctx context.Context, p *plan) error {
 	took(err)
 	if err != nil {
 		dispatching.failed(err)
-		// What is committed comes again as duplicates, which wake no one. If statuses were to be
-		// claimed with it, the processor reconciles instead.
+		// If the batch was committed, the next try finds duplicates, which wake no handler: wake them now. If the batch
+		// was to claim statuses, the processor reconciles them instead.
 		if p.batch.Claimer == "" && store.MayBeCommitted(err) {
 			a.wake(slices.Collect(maps.Keys(p.keys)))
 		}
@@ -286,8 +286,8 @@ func (a *Acceptor) report(ctx context.Context, p *plan) {
 	}
 }
 
-// reportAccepted counts those of the messages that were stored now, and calls the hook for each of
-// them. All calls together have StatementTimeout.
+// reportAccepted counts the messages that were stored now, and calls the hook for each one. All calls together have
+// StatementTimeout.
 func (a *Acceptor) reportAccepted(ctx context.Context, p *plan, messages []int) {
 	if a.hooks.OnAccepted != nil {
 		var cancel context.CancelFunc

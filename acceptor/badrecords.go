@@ -67,9 +67,9 @@ func (in *intake) findMostlyBad(received []envelope.Received, results []envelope
 	return len(in.mostlyBad) > 0
 }
 
-// bareTombstone reports whether a record has no more than a key. A producer that deletes on a
-// compacted topic writes any number of these (Debezium: one per deletion), whatever the schema. If
-// no message can be made of one, it counts neither as a bad record nor as a good one.
+// bareTombstone reports whether a record has no more than a key. A producer that deletes on a compacted topic writes
+// any number of these (Debezium: one per deletion), under any schema. A tombstone that yields no message counts neither
+// as a bad record nor as a good one.
 func bareTombstone(r envelope.Record) bool {
 	return r.Value == nil && len(r.Headers) == 0 && r.RawHeaders == nil
 }
@@ -104,10 +104,10 @@ func (in *intake) disposition(r envelope.Record, err error) envelope.Disposition
 func (in *intake) bad(r envelope.Record, err error) envelope.Result {
 	_, mostlyBad := in.mostlyBad[partitionOf(r)]
 	result := envelope.Result{Disposition: in.disposition(r, err), Err: err}
-	if size, most := keptSize(r), in.keptWhole(in.channel); size > most {
+	if size, limit := keptSize(r), in.keptWhole(in.channel); size > limit {
 		result.Disposition = envelope.Halt
 		result.Err = fmt.Errorf("%w: it is too large to be kept as rejected or as a dead letter (%d bytes, MaxRecordBytes are "+
-			"%d): raise MaxRecordBytes and resume the partition, or skip the record, which keeps its beginning", err, size, most)
+			"%d): raise MaxRecordBytes and resume the partition, or skip the record, which keeps its beginning", err, size, limit)
 	}
 	result.Skippable = result.Disposition == envelope.Halt && (!mostlyBad || isUnrouted(err))
 	return result
@@ -124,7 +124,7 @@ func (a *Acceptor) reason(channel, rejectedID string, err error) string {
 	return store.SanitizeError(a.redactor.Error(redact.Value{Channel: channel, MessageID: rejectedID}, err.Error()))
 }
 
-// keptSize is what counts of a record that is to be kept.
+// keptSize is the size of a record that is to be kept.
 func keptSize(r envelope.Record) int { return max(r.Size(), r.StoredSize()) }
 
 // keptWhole returns how large a record of a channel may be to be kept whole: as large as one that can be accepted.
@@ -139,7 +139,7 @@ func (a *Acceptor) keptWhole(channel string) int {
 const cutTo = 64 << 10
 
 // cutRejection is rejection for a record that is too large to be kept. Its row has the beginning of key and value, the
-// sizes, and a hash by which the record can be told from others.
+// sizes, and a hash that identifies the record.
 func (a *Acceptor) cutRejection(channel string, r envelope.Record, reason error) models.RejectedMessage {
 	cut := properties.CutError{KeyBytes: len(r.Key), ValueBytes: len(r.Value), HeadersBytes: len(r.RawHeaders),
 		SHA256: fmt.Sprintf("%x", sha256.Sum256(r.Value))}

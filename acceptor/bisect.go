@@ -63,7 +63,8 @@ func (b *bisection) mostlyRefused() bool {
 	return len(b.refused) >= mostlyRefused && len(b.refused) > len(b.received)/2
 }
 
-// narrow stores what it can of a refused part of the batch, in order, and notes the single records that are refused.
+// narrow stores a refused part of the batch as far as possible, in order, and notes the single records that are
+// refused.
 func (b *bisection) narrow(ctx context.Context, part []int, cause error) error {
 	if len(part) == 1 {
 		i := part[0]

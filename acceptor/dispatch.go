@@ -12,8 +12,8 @@ type Reservation interface {
 	// Bytes is how many bytes the messages of these statuses may have together, counted once for each
 	// status. The last of them may exceed it.
 	Bytes() int
-	// Deliver dispatches what was claimed and committed. unclaimed counts by handler key the
-	// inserted statuses that any worker may claim. It never waits for handlers.
+	// Deliver dispatches the statuses that were claimed and committed. unclaimed counts by handler key the inserted
+	// statuses that any worker may claim. It never waits for handlers.
 	Deliver(claims []store.Claim, unclaimed map[string]int)
 	// Abandon means that nothing was committed, or, if lost is true, that this is unknown because the response was lost.
 	Abandon(lost bool)
@@ -26,7 +26,7 @@ type dispatch struct {
 	ended       bool
 }
 
-// beginDispatch marks those statuses of the plan for which the processor has free slots, in the order of the messages.
+// beginDispatch marks the statuses of the plan for which the processor has free slots, in the order of the messages.
 func (a *Acceptor) beginDispatch(p *plan) *dispatch {
 	if a.reserve == nil || len(p.batch.Messages) == 0 {
 		return nil
@@ -59,8 +59,8 @@ func (a *Acceptor) beginDispatch(p *plan) *dispatch {
 	return &dispatch{plan: p, reservation: r}
 }
 
-// committed delivers what was claimed. For messages that were known before, the store does not
-// report which handlers got a row, so each of them counts as unclaimed.
+// committed delivers the claimed statuses. For messages that were known before, the store does not report which
+// handlers got a row, so each of them counts as unclaimed.
 func (h *dispatch) committed(stored []store.Accepted) {
 	if h == nil {
 		return

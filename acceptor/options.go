@@ -12,7 +12,7 @@ type UnroutedPolicy string
 const (
 	// UnroutedIgnore counts them and warns once per type.
 	UnroutedIgnore UnroutedPolicy = "ignore"
-	// UnroutedReject keeps their record as rejected, whatever BadRecords says.
+	// UnroutedReject keeps their record as rejected, under any BadRecords.
 	UnroutedReject UnroutedPolicy = "reject"
 	// UnroutedHalt stops the partition before their record.
 	UnroutedHalt UnroutedPolicy = "halt"
@@ -72,24 +72,24 @@ type Options struct {
 	// Do not use Reject where a producer may build a message again when it sends it again, with a time of sending in it,
 	// say: each would be kept. Default DifferingContentLog (contract 4.3).
 	DifferingContent DifferingContentPolicy `yaml:"differing_content" env:"DIFFERING_CONTENT"`
-	// BadRecords says what happens to records of which no message can be made: BadRecordStore, BadRecordDeadLetter, which
-	// needs a DeadLetterTopic in the Kafka config of each channel that has it, or BadRecordHalt. Do not use Halt unless
-	// someone is there to act: the partition stands still until then. Do not use DeadLetter to be rid of them:
-	// AcceptRejected only knows what is stored. Default BadRecordStore (contract 7.4).
+	// BadRecords says what happens to records of which no message can be made: BadRecordStore, BadRecordDeadLetter,
+	// which needs a DeadLetterTopic in the Kafka config of each channel that has it, or BadRecordHalt. Do not use Halt
+	// unless someone is there to act: the partition stands still until then. Do not use DeadLetter to be rid of them:
+	// AcceptRejected only knows stored records. Default BadRecordStore (contract 7.4).
 	BadRecords BadRecordPolicy `yaml:"bad_records" env:"BAD_RECORDS"`
 	// HaltAtBadRecords is how many records of one partition in one batch must be bad, and more than half of its records
-	// there with them, to halt the partition whatever BadRecords says: so many mean a wrong schema or configuration, which
+	// there with them, to halt the partition under any BadRecords: so many mean a wrong schema or configuration, which
 	// is better fixed before the rest is read. The other partitions of the batch go on. Unrouted records don't count as
 	// bad; a tombstone without headers of which no message can be made does not count at all, but is still treated by
-	// BadRecords. Default 20; 0 never halts for that. Do not set it to a few: on a quiet topic a batch is a record or two.
-	// Do not rely on it in Direct channels, whose batches are always one record (contract 7.1).
+	// BadRecords. Default 20; 0 never halts for that. Do not set it to a few: on a quiet topic a batch is a record or
+	// two. Do not rely on it in Direct channels, whose batches are always one record (contract 7.1).
 	HaltAtBadRecords int `yaml:"halt_at_bad_records" env:"HALT_AT_BAD_RECORDS"`
-	// OnGap says what happens where records that should be read next are gone, because retention removed them or the topic
-	// was deleted and created again: GapHalt, or GapContinue, which keeps a row (Inbox.Gaps) and goes on with what the log
-	// holds. Going on in a topic that was created again, or whose log was truncated, reads it from its start, and what was
-	// read before is known by its ID: Retention must be longer than the topic keeps its records, or they are processed
-	// again. Do not use Continue where missing records must be looked into before the later ones are processed. Default
-	// GapHalt (contract 7.5).
+	// OnGap says what happens where records that should be read next are gone, because retention removed them or the
+	// topic was deleted and created again: GapHalt, or GapContinue, which keeps a row (Inbox.Gaps) and continues with
+	// the first record of the log. A topic that was created again, or whose log was truncated, is then read from its
+	// start, and records that were read before are known by their IDs: Retention must be longer than the topic keeps
+	// its records, or they are processed again. Do not use Continue where missing records must be looked into before
+	// the later ones are processed. Default GapHalt (contract 7.5).
 	//
 	// A halt at a topic that was created again does not survive a restart or a rebalance: brokers forget a group's offsets
 	// when its topic is deleted, and reading then begins at StartOffset.

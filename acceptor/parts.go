@@ -31,7 +31,7 @@ func placeOf(channel string, received []envelope.Received) (p place) {
 	return p
 }
 
-// failure is what is known of a batch whose last try failed.
+// failure describes a batch whose last try failed.
 type failure struct {
 	// rows is how many rows one transaction of its next try stores.
 	rows int
@@ -49,8 +49,8 @@ func (a *Acceptor) failureAt(p place) failure {
 	return failure{rows: maxRows}
 }
 
-// noteFailure halves the rows for the batch's next try, whatever the error was: most likely a transaction took too
-// long. There is at most one entry per partition. A batch that is stored removes its entry.
+// noteFailure halves the rows for the batch's next try after any error: most likely a transaction took too long. There
+// is at most one entry per partition. A batch that is stored removes its entry.
 func (a *Acceptor) noteFailure(p place, before failure, rows int, err error) {
 	next := failure{rows: max(rows/2, 1), tries: before.tries + 1, unstorable: before.unstorable}
 	if slow := (*slowError)(nil); errors.As(err, &slow) {
@@ -89,16 +89,16 @@ func (e *slowError) Unwrap() error { return e.err }
 const (
 	// keptAtOnce is how many bytes of bad records one transaction keeps, beside messages or alone.
 	keptAtOnce = 1 << 20
-	// largeRecord is the size from which a record can be what takes a transaction too long. Where a small one does, it
-	// is the database.
+	// largeRecord is the size from which a single record can make a transaction too slow. Where a small one does, it is
+	// the database.
 	largeRecord = 256 << 10
 	// slowTries is how often in a row a record must take too long before its partition halts.
 	slowTries = 3
 )
 
-// unmanageable returns the error of a large record if the database does not manage to store it within StatementTimeout:
+// slowRecord returns the error of a large record if the database does not manage to store it within StatementTimeout:
 // it has failed slowTries times in a row.
-func unmanageable(before failure, err error) *slowError {
+func slowRecord(before failure, err error) *slowError {
 	slow := (*slowError)(nil)
 	if !errors.As(err, &slow) || before.slowAt(slow.at)+1 < slowTries {
 		return nil
@@ -109,7 +109,7 @@ func unmanageable(before failure, err error) *slowError {
 // givesUp reports whether to go on without a record that the database does not manage to store, so that only the
 // record's partition halts.
 func (in *intake) givesUp(before *failure, err error) bool {
-	slow := unmanageable(*before, err)
+	slow := slowRecord(*before, err)
 	if slow == nil || in.unstorable[slow.at] != nil {
 		return false
 	}
@@ -123,9 +123,9 @@ func (in *intake) givesUp(before *failure, err error) bool {
 }
 
 // persistInParts stores a plan in its order, in as many transactions as it takes, each with its own StatementTimeout.
-// What is committed stays if a later transaction fails: the same records are passed again, are then known, and get
-// further. So no record is too large for a slow database, and its partition makes progress. Bad records that are large,
-// or whose batch has failed before, are kept in transactions of their own.
+// Committed parts stay if a later transaction fails: the records are then passed again, the stored ones are duplicates,
+// and the rest continues. So a batch is never too large for a slow database, and its partition makes progress. Large
+// bad records are kept in separate transactions, and so are bad records whose batch has failed before.
 func (in *intake) persistInParts(ctx context.Context, p *plan, records func(row int) envelope.Record) error {
 	var apart []models.RejectedMessage
 	if in.careful || rejectedBytes(p.batch.Rejected...) > keptAtOnce {
@@ -164,7 +164,7 @@ func rejectedBytes(rows ...models.RejectedMessage) (bytes int) {
 func storedBytes(m store.NewMessage) int { return len(m.Content) + len(m.SerializedProperties) }
 
 // slowIf marks the error of a transaction with one record as the record's, if it is large and took too long. While the
-// database does not answer a small query either, the record is not what took too long.
+// database does not answer a small query either, the record is not the cause.
 func (a *Acceptor) slowIf(ctx context.Context, channel string, err error, at coordinates, bytes int) error {
 	if bytes < largeRecord || ctx.Err() != nil || !store.TimedOut(err) {
 		return err
@@ -181,7 +181,7 @@ func (in *intake) persistMessages(ctx context.Context, p *plan, records func(row
 	for from := 0; ; {
 		part, to := p.part(from, in.rows, in.careful)
 		if err := in.persist(ctx, part); err != nil {
-			// What is stored will come again as duplicates, so report it now.
+			// The stored messages will come again as duplicates, so report them now.
 			in.wakeFor(p)
 			in.reportAccepted(ctx, p, p.rows[:from])
 			if to == from+1 && len(part.batch.Rejected) == 0 {
@@ -202,16 +202,16 @@ func (in *intake) persistMessages(ctx context.Context, p *plan, records func(row
 	}
 }
 
-// part returns the part of the plan that begins at message from. It has as many messages as make up at most most rows
-// together with their statuses, but at least one. apart has large messages be in parts of their own. The next part
-// begins at message to. Records that were bad before any SQL are in the last part.
-func (p *plan) part(from, most int, apart bool) (part *plan, to int) {
+// part returns the part of the plan that begins at message from. It has as many messages as fit into maxRows rows
+// together with their statuses, but at least one. apart gives each large message its own part. The next part begins at
+// message to. Records that were bad before any SQL are in the last part.
+func (p *plan) part(from, maxRows int, apart bool) (part *plan, to int) {
 	rows, bytes := 0, 0
 	for to = from; to < len(p.batch.Messages); to++ {
 		m := &p.batch.Messages[to]
 		rows += 1 + len(m.Handlers)
 		bytes += storedBytes(*m)
-		if to > from && (rows > most || apart && bytes > largeRecord) {
+		if to > from && (rows > maxRows || apart && bytes > largeRecord) {
 			break
 		}
 	}

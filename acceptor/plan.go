@@ -93,8 +93,8 @@ func unroutedError(m handler.RawMessage) error {
 		Detail: fmt.Sprintf("channel %q has no handler for type %q", m.Channel, m.Type)}
 }
 
-// repeat sets the result of message i, whose ID is that of the given row of the same accept. On
-// another channel it may add handlers to the row.
+// repeat sets the result of message i, which repeats the ID of a row of the same accept. A message of another channel
+// may add handlers to the row.
 func (p *plan) repeat(i, row int, message store.NewMessage) {
 	a, b := p.messages[i], p.messages[p.rows[row]]
 	r := &p.results[i]
@@ -133,7 +133,7 @@ func (p *plan) take(stored []store.Accepted) {
 			r.Outcome = handler.OutcomeDuplicate
 		}
 	}
-	for i, row := range p.repeats { // what is wrong with the first is wrong with them
+	for i, row := range p.repeats { // a repeated message shares the conflict of the first one
 		s, r := stored[row], &p.results[i]
 		r.ContentDiffers = r.ContentDiffers || s.ContentDiffers
 		if s.Conflict {
@@ -142,7 +142,7 @@ func (p *plan) take(stored []store.Accepted) {
 	}
 }
 
-// conflicting returns the error that says what the ID is known with.
+// conflicting returns the error that says how the known message differs.
 func conflicting(id string, s store.Accepted) error {
 	if s.ContentDiffers {
 		return differing(id)

@@ -18,11 +18,11 @@ import (
 // ErrRejectedNotFound means that no rejected message has that ID, or no longer.
 var ErrRejectedNotFound = errors.New("no such rejected message")
 
-// AcceptRejected decodes a rejected record again with its channel's current decoder, accepts its
-// messages and deletes the rejected row, all in one transaction (contract 7.4). The results are
-// those of the record's messages. An ID that is known by now is a duplicate, which is as good.
+// AcceptRejected decodes a rejected record again with its channel's current decoder, accepts its messages and deletes
+// the rejected row, all in one transaction (contract 7.4). There is one result per message of the record. A message
+// whose ID is known by now is a duplicate, which counts as accepted.
 //
-// If any message of the record cannot be accepted, nothing is stored, whatever the policies. The error is then a
+// If any message of the record cannot be accepted, nothing is stored, under any policy. The error is then a
 // *handler.StillBadError with the reason. The row stays and gets this reason. An unknown ID, or one that another caller
 // has just accepted, is ErrRejectedNotFound. A channel that this process does not declare is an *InvalidError with
 // reason unknown_channel, and the row keeps its reason. After any other error it is unknown whether the record was
@@ -31,22 +31,22 @@ var ErrRejectedNotFound = errors.New("no such rejected message")
 // A record of an Inline or Direct channel is not stored. Its handlers run again while the caller waits, one attempt
 // each, at most until ctx ends; on an Inline channel those that have processed their message before are left out. When
 // all have processed it, the row is deleted. If one fails, the row stays with the new reason. If the process ends in
-// between, the row stays, and the next call runs what is not marked as processed: on a Direct channel all of it
-// (contract 7.4, 7.6). ErrRunning means that another call in this process runs the record.
+// between, the row stays, and the next call runs the handlers that are not marked as done: on a Direct channel all of
+// them (contract 7.4, 7.6). ErrRunning means that another call in this process runs the record.
 //
 // A record with several messages (batched CloudEvents) is accepted as a whole. That includes messages that were stored
 // when the record was rejected because of another message. They are duplicates only as long as they are stored.
 // Messages that were handled and cleaned up since are new, and their handlers run again: accept such records within the
 // retention, or make sure that their handlers tolerate it.
 //
-// The messages count as received now: in their lanes they come after those accepted since.
+// The messages count as received now: in their lanes they come after messages that were accepted in between.
 // AcceptRejected is safe for concurrent use.
 func (a *Acceptor) AcceptRejected(ctx context.Context, id string) ([]Result, error) {
 	return a.AcceptRejectedBy(ctx, id, nil, nil)
 }
 
 // AcceptRejectedBy is AcceptRejected on behalf of an operator. The audit row, if not nil, is added in the transaction
-// that stores what the record holds or, if the record is still bad, the new reason (contract 11.3). begun, if not nil,
+// that stores the record's messages or, if the record is still bad, the new reason (contract 11.3). begun, if not nil,
 // is called before handlers run, and its error ends the call before they do. If the process ends while they run, begun
 // has been called, and the audit row is missing.
 func (a *Acceptor) AcceptRejectedBy(
@@ -114,7 +114,7 @@ func (a *Acceptor) rerun(ctx context.Context, row models.RejectedMessage, receiv
 			return nil, fmt.Errorf("rejected message %q: %w", row.ID, err)
 		}
 	}
-	limited, cancel := leavingTime(ctx)
+	limited, cancel := withTimeToStore(ctx)
 	defer cancel()
 	results, bad, err := a.runAgain(limited, row.Channel, received)
 	if audit != nil {
@@ -123,7 +123,7 @@ func (a *Acceptor) rerun(ctx context.Context, row models.RejectedMessage, receiv
 	if err != nil {
 		return nil, fmt.Errorf("rejected message %q: run its handlers again: %w", row.ID, err)
 	}
-	// What has run has run, even if the caller has gone: store the result all the same.
+	// The handlers have run, so store the result even if the caller has gone.
 	ctx = context.WithoutCancel(ctx)
 	if bad != nil {
 		return nil, a.keepRejected(ctx, row, bad, audit)
@@ -134,9 +134,9 @@ func (a *Acceptor) rerun(ctx context.Context, row models.RejectedMessage, receiv
 	return results, rejectedError(row.ID, err)
 }
 
-// leavingTime returns a context that leaves a quarter of ctx's time, if that has an end, for storing the
+// withTimeToStore returns a context that leaves a quarter of ctx's time, if that has an end, for storing the
 // result of a run.
-func leavingTime(ctx context.Context) (context.Context, context.CancelFunc) {
+func withTimeToStore(ctx context.Context) (context.Context, context.CancelFunc) {
 	deadline, ends := ctx.Deadline()
 	if !ends {
 		return context.WithCancel(ctx)

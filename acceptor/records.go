@@ -13,10 +13,10 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// AcceptRecords persists what a channel received: messages with their statuses, and bad records as
-// rejected (contract 7.1, 7.4). It uses one transaction, or several in succession if there are more
-// than some thousand rows (contract 7.2). Each has StatementTimeout. The results are in the order
-// of the records. Each one says whether the record's offset may be committed.
+// AcceptRecords persists the records that a channel received: messages with their statuses, and bad records as rejected
+// (contract 7.1, 7.4). It uses one transaction, or several in succession if there are more than some thousand rows
+// (contract 7.2). Each has StatementTimeout. The results are in the order of the records. Each one says whether the
+// record's offset may be committed.
 //
 // An error means that the database could not be used and that a part may be stored: retry the same
 // records until it succeeds. Data that the database refuses (SQLSTATE classes 22, 23, 54) is no
@@ -66,7 +66,7 @@ type intake struct {
 	// mostlyBad holds the partitions most of whose records in the batch are bad. It is set once the batch is judged.
 	mostlyBad map[partition]badCount
 	judged    bool
-	// careful means that the last try failed: bad records are kept in transactions of their own then.
+	// careful means that the last try failed: bad records are then kept in separate transactions.
 	careful bool
 	// unstorable are records that the database does not manage to store.
 	unstorable map[coordinates]error
@@ -142,9 +142,9 @@ func (in *intake) accept(ctx context.Context, received []envelope.Received) ([]e
 	return results, nil
 }
 
-// rejectRepeats stores the records of messages that repeat, within the batch, an ID that turned out
-// to be a conflict. The store has only stored the first such record. The others follow in a
-// transaction of their own, still before any offset is committed.
+// rejectRepeats stores the records of messages that repeat, within the batch, an ID that turned out to be a conflict.
+// The store has only stored the first such record. The others follow in another transaction, still before any offset is
+// committed.
 func (in *intake) rejectRepeats(ctx context.Context, received []envelope.Received, p *plan, owner []int) error {
 	var late plan
 	for i := range p.repeats {

@@ -13,12 +13,12 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// requestsLast is how long a request may wait for the owner of its partition. After an hour, what the
-// operator saw may no longer be so.
+// requestsLast is how long a request may wait for the owner of its partition. After an hour, the partition may no
+// longer be as the operator saw it.
 const requestsLast = time.Hour
 
-// PartitionRequests returns what operators have requested for halted partitions of a channel within
-// the last hour, 1,000 at most (contract 7.10).
+// PartitionRequests returns operators' requests for halted partitions of a channel from the last hour, 1,000 at most
+// (contract 7.10).
 func (a *Acceptor) PartitionRequests(ctx context.Context, channel string) ([]models.PartitionRequest, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.statementTimeout)
 	defer cancel()
@@ -94,7 +94,7 @@ func (a *Acceptor) carryOutSkip(ctx context.Context, request models.PartitionReq
 	if err != nil {
 		err = a.slowIf(ctx, request.Channel, err, coordinatesOf(record.Record), rejectedBytes(row))
 		a.noteFailure(at, before, before.rows, err)
-		if unmanageable(before, err) == nil {
+		if slowRecord(before, err) == nil {
 			return false, err
 		}
 		row = a.cutRejection(request.Channel, record.Record, record.Err)

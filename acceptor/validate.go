@@ -63,8 +63,8 @@ func (a *Acceptor) check(m handler.RawMessage, handlers []*handler.Handler) (sto
 	return row, nil
 }
 
-// checkNames checks what routing and logs read of a message. It precedes routing: an unrouted type is remembered,
-// and a producer may make it as long as a record.
+// checkNames checks the fields of a message that routing and logs read. It precedes routing: an unrouted type is
+// remembered, and a producer may make it as long as a record.
 func checkNames(m handler.RawMessage) error {
 	for _, field := range []struct {
 		name, value string
@@ -93,7 +93,7 @@ func checkText(messageID, name, value string, limit int) error {
 	return &InvalidError{MessageID: named(messageID), Reason: reason, Detail: "its " + name, Err: err}
 }
 
-// named returns the ID that an error names: what is too long for an ID is cut, because errors are kept.
+// named returns the ID for an error's text. It cuts a text that is too long for an ID, because errors are kept.
 func named(id string) string { return strings.Clone(brief.Characters(id, columns.MaxMessageID)) }
 
 // orderingKey asks the handler for the message's ordering key. A panic of the user's function makes

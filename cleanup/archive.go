@@ -20,17 +20,17 @@ type Archived struct {
 	Message models.Message
 	// Statuses are the statuses about to be deleted, in the order of acceptance. They are empty if the message has none.
 	Statuses []models.HandlerStatus
-	// Stays is true if other statuses keep the message, such as a poisoned one or those of handlers with a longer
+	// Stays is true if other statuses keep the message, such as a poisoned one, or one of a handler with a longer
 	// Retention. Only Statuses are deleted now; the message is passed again with the rest.
 	Stays bool
 }
 
 // Archive receives rows that cleanup is about to delete, for example to write them to cheaper storage (contract 6.3).
-// They are deleted once it has returned nil, and only what was passed: a status that is added meanwhile keeps its
-// message. An error or a panic keeps all of them for a later run.
+// They are deleted once it has returned nil. Only rows that were passed are deleted: a status that was added in between
+// keeps its message. An error or a panic keeps all of them for a later run.
 //
-// It is called at least once for each row: after a crash between its return and the deletion, or if something changed
-// meanwhile, the same rows are passed again. So write by primary key, and replace. After an error the same messages are
+// It is called at least once for each row: after a crash between its return and the deletion, or if a row changed in
+// between, the same rows are passed again. So write by primary key, and replace. After an error the same messages are
 // passed again at once in smaller calls, to find those that cannot be archived.
 //
 // No transaction is open and no row is locked while it runs; it may use the inbox's own database.
@@ -68,16 +68,16 @@ func (r *run) archiveBatch(ctx context.Context, req store.CleanupRequest) (store
 	for numbers := found.MessageNumbers; len(numbers) > 0 && !r.givenUp; {
 		var (
 			loaded []store.ExpiredMessage
-			taken  int
+			read   int
 		)
 		err := r.bounded(ctx, func(ctx context.Context) (err error) {
-			loaded, taken, err = r.store.LoadExpired(ctx, req, numbers[:min(len(numbers), archiveRows, req.Limit)], archiveBytes)
+			loaded, read, err = r.store.LoadExpired(ctx, req, numbers[:min(len(numbers), archiveRows, req.Limit)], archiveBytes)
 			return err
 		})
 		if err != nil {
 			return result, err
 		}
-		numbers = numbers[taken:]
+		numbers = numbers[read:]
 		if len(loaded) == 0 {
 			continue
 		}
@@ -94,7 +94,7 @@ func (r *run) archiveBatch(ctx context.Context, req store.CleanupRequest) (store
 // function has failed with a whole batch, batches are not halved again until it has accepted something.
 func (r *run) archiveAll(ctx context.Context, loaded []store.ExpiredMessage, result *store.CleanupResult) error {
 	failed := 0 // in a row
-	taken := false
+	accepted := false
 	halving := r.refusals == 0
 	for parts := [][]store.ExpiredMessage{loaded}; len(parts) > 0; {
 		part := parts[0]
@@ -109,7 +109,7 @@ func (r *run) archiveAll(ctx context.Context, loaded []store.ExpiredMessage, res
 		case err != nil:
 			return err
 		case refusal == nil:
-			failed, taken, r.refusals = 0, true, 0
+			failed, accepted, r.refusals = 0, true, 0
 			if err := r.deleteArchived(ctx, part, result); err != nil {
 				return err
 			}
@@ -128,7 +128,7 @@ func (r *run) archiveAll(ctx context.Context, loaded []store.ExpiredMessage, res
 		}
 		r.keep(len(part), refusal)
 	}
-	if !taken {
+	if !accepted {
 		r.refusals++
 		r.givenUp = r.refusals >= maxRefusals
 		if r.givenUp {
@@ -186,7 +186,7 @@ func (r *run) callArchive(ctx context.Context, messages []Archived) error {
 	if err := routine.Protect("the archive function", func() error { return r.archive(ctx, messages) }); err != nil {
 		return err
 	}
-	return ctx.Err() // its time was up, so it may not have waited for its writes, whatever it returned
+	return ctx.Err() // its time was up, so even a nil does not prove that it has waited for its writes
 }
 
 // keep counts and logs messages that stay because the archive function failed.

@@ -56,7 +56,7 @@ func (c *Cleaner) Clean(ctx context.Context) (handler.Deleted, error) {
 	return r.deleted, err
 }
 
-// runOnce does one run. What it waits for is in the run, and is no error.
+// runOnce does one run. If it has to wait for a partition, the run says so, and that is no error.
 func (c *Cleaner) runOnce(ctx context.Context) (*run, error) {
 	r := &run{Cleaner: c, limit: c.opts.CleanupBatchSize, owner: lease.New(c.store, lockName,
 		uuid.Must(uuid.NewV7()).String(), 3*c.statementTimeout+pauseBetweenBatches, c.statementTimeout, c.clock.Now)}
@@ -94,12 +94,14 @@ type run struct {
 	owner *lease.Lease
 	now   time.Time // by the database's clock
 	local time.Time // the same moment by the injected clock
-	// until replaces now where redeliveries may need what is deleted. held returns a *WaitingError if until is too late by
-	// now; it is nil where they need nothing. behind is what until goes back to, nil if to now.
+	// until replaces now where redeliveries may need the rows. held returns a *WaitingError if until is too late by
+	// now; it is nil where redeliveries need nothing. behind is the partition that until comes from; nil if until is
+	// now.
 	until  time.Time
 	held   func(ctx context.Context) error
 	behind *WaitingError
-	// waitingFor is the partition that the run keeps messages or markers for; nil if there is none.
+	// waitingFor is the partition whose redeliveries may need the messages or markers that the run keeps; nil if there
+	// is none.
 	waitingFor *WaitingError
 	limit      int // size of a batch; halved after a timeout
 	deleted    handler.Deleted
@@ -110,8 +112,8 @@ type run struct {
 	givenUp  bool  // too many batches failed entirely
 }
 
-// begin stores what this process's consumers have caught up to, forgets partitions that were removed
-// for long, and reads the database's clock.
+// begin stores how far this process's consumers have read, forgets partitions that were removed long ago, and reads the
+// database's clock.
 func (r *run) begin(ctx context.Context) error {
 	err := r.bounded(ctx, r.record)
 	if err == nil {
@@ -127,8 +129,8 @@ func (r *run) begin(ctx context.Context) error {
 	return err
 }
 
-// ready renews the lease. It must precede every deletion. A lost lease ends the run, and so does a
-// partition that was added meanwhile and may need what the run deletes.
+// ready renews the lease. It must precede every deletion. A lost lease ends the run, and so does a new partition that
+// may need the rows that the run deletes.
 func (r *run) ready(ctx context.Context) error {
 	if err := r.lease(ctx, r.owner); err != nil || r.held == nil {
 		return err

@@ -42,8 +42,8 @@ type Config struct {
 	EveryHandler bool
 	// Archive, if not nil, receives rows before they are deleted.
 	Archive Archive
-	// Record, if not nil, stores what the consumers of this process have caught up to. Each run calls
-	// it first, so that it deletes what they no longer need (contract 6.5).
+	// Record, if not nil, stores how far the consumers of this process have read. Each run calls it first, so that it
+	// deletes the rows that they no longer need (contract 6.5).
 	Record func(ctx context.Context) error
 	// StatementTimeout bounds each database call.
 	StatementTimeout time.Duration

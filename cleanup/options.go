@@ -18,12 +18,12 @@ type Options struct {
 	// it on a busy database. Default 10,000.
 	CleanupBatchSize int `yaml:"cleanup_batch_size" env:"CLEANUP_BATCH_SIZE"`
 	// SweepMarkers deletes the markers of Inline channels, and of a gormstore on the inbox's tables, once they have
-	// expired, but for those that records may need which Inline channels have not read yet. Do not use it where the marker
-	// store is swept by other means, or where redeliveries may come later than the handlers' retention. Default off
-	// (contract 6.5, 6.6, 8.4).
+	// expired. It keeps those that unread records of Inline channels may need. Do not use it where the marker store is
+	// swept by other means, or where redeliveries may come later than the handlers' retention. Default off (contract
+	// 6.5, 6.6, 8.4).
 	SweepMarkers bool `yaml:"sweep_markers" env:"SWEEP_MARKERS"`
-	// AuditRetention deletes audit rows that are older. Do not set it where someone must be able to tell later who did
-	// what. Default 0, which keeps them forever (contract 6.6).
+	// AuditRetention deletes audit rows that are older. Do not set it where someone must be able to find out later who
+	// did what. Default 0, which keeps them forever (contract 6.6).
 	AuditRetention time.Duration `yaml:"audit_retention" env:"AUDIT_RETENTION"`
 	// RejectedRetention deletes rejected messages that are older, whether or not anybody has looked at them. Do not set it
 	// unless their loss is acceptable: their offsets are committed, so they are nowhere else. Default 0, which keeps them

@@ -31,7 +31,7 @@ func (r *run) pruneMarkers(ctx context.Context) error {
 	return r.pruneRows(ctx, &r.deleted.Markers, r.until, r.store.DeleteMarkers)
 }
 
-// pruneOthers deletes what no redelivery needs.
+// pruneOthers deletes the rows that no redelivery needs.
 func (r *run) pruneOthers(ctx context.Context) error {
 	if age := r.opts.AuditRetention; age > 0 {
 		if err := r.pruneRows(ctx, &r.deleted.Audit, r.now.Add(-age), r.store.DeleteAudit); err != nil {
@@ -73,9 +73,8 @@ func (r *run) pruneRows(ctx context.Context, sum *int64, before time.Time,
 	})
 }
 
-// pruneWorkers deletes the rows of workers that have been silent for long. Running processors prune
-// dead workers themselves. What is left here belongs to an inbox that no processor runs for any more,
-// such as one that is now processed by hand.
+// pruneWorkers deletes the rows of workers that have been silent for long. Running processors prune dead workers
+// themselves. The remaining rows belong to an inbox without a processor, such as one that is now processed by hand.
 //
 // A worker that neither stopped nor was released is first marked as released. If it were still alive,
 // it would come back under a new ID. Its claims need no row: the sweeps of a processor that starts

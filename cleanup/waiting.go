@@ -12,8 +12,8 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// WaitingError says that cleanup keeps what a partition's redeliveries may need. After a downtime longer than Retention
-// the partition may hold redeliveries of messages that cleanup would forget (contract 6.5).
+// WaitingError says that cleanup keeps rows that a partition's redeliveries may need. After a downtime longer than
+// Retention the partition may hold redeliveries of messages that cleanup would forget (contract 6.5).
 type WaitingError struct {
 	Channel string
 	GroupID string
@@ -27,7 +27,7 @@ type WaitingError struct {
 	// CaughtUpAt is a moment, by the database's clock, up to which the partition is read. It is zero if
 	// the partition has never been read to its end; nothing is deleted then.
 	CaughtUpAt time.Time
-	// Err is what else failed in the run; nil if the run did everything that did not have to wait.
+	// Err joins the run's other failures; nil if the run did everything that did not have to wait.
 	Err error
 }
 
@@ -72,9 +72,9 @@ func waitingFor(p models.Partition) *WaitingError {
 	return e
 }
 
-// caughtUp returns a moment such that no partition holds an unread record from before it: now or, if it is earlier,
-// what the partition that is furthest behind has caught up to. Redeliveries of all channels may need markers, and those
-// of Inbox channels need messages. It fails with a *WaitingError if a partition has never caught up.
+// caughtUp returns a moment such that no partition holds an unread record from before it: now or, if it is earlier, the
+// moment up to which the partition furthest behind is read. Redeliveries of all channels may need markers, and
+// redeliveries of Inbox channels need messages. It fails with a *WaitingError if a partition has never caught up.
 func (r *run) caughtUp(ctx context.Context, markers bool) (until time.Time, behind *WaitingError, err error) {
 	until = r.now
 	err = r.bounded(ctx, func(ctx context.Context) error {
@@ -92,7 +92,7 @@ func (r *run) caughtUp(ctx context.Context, markers bool) (until time.Time, behi
 	return until, behind, err
 }
 
-// hold sets the moment that replaces now for what the run deletes next, and has it checked before each deletion.
+// hold sets the moment that replaces now for the run's next deletions, and has it checked before each of them.
 func (r *run) hold(ctx context.Context, markers bool) error {
 	until, behind, err := r.caughtUp(ctx, markers)
 	if err != nil {
@@ -111,8 +111,8 @@ func (r *run) hold(ctx context.Context, markers bool) error {
 	return nil
 }
 
-// undeclaredFor is how long partitions count that no worker declares any more. Brokers forget a
-// group's offsets after that time by default, so it would begin anew.
+// undeclaredFor is how long cleanup waits for partitions that no worker declares any more. Brokers forget a group's
+// offsets after that time by default, so the group would start over.
 const undeclaredFor = 7 * 24 * time.Hour
 
 // forget deletes the partitions of channels, groups and topics that were removed.
@@ -142,8 +142,8 @@ const (
 
 // Health is the state of cleanup in the background.
 type Health struct {
-	// Held is what runs wait for, a *WaitingError, and HeldSince is since when: by the database's clock if the
-	// partition has ever been read to its end. They are nil and zero if runs delete everything that is old
+	// Held is a *WaitingError with the partition that runs wait for, and HeldSince is since when: by the database's
+	// clock if the partition has ever been read to its end. They are nil and zero if runs delete everything that is old
 	// enough, or are less than six intervals behind.
 	Held      error
 	HeldSince time.Time
@@ -188,8 +188,8 @@ func (c *Cleaner) Health() Health {
 	return h
 }
 
-// patience is for how long runs may wait before health degrades. It is a minute at least, because
-// what other processes have caught up to is recorded at intervals.
+// patience is for how long runs may wait before health degrades. It is a minute at least, because other processes
+// record their progress at intervals.
 func (c *Cleaner) patience() time.Duration {
 	return max(heldIntervals*c.opts.CleanupInterval, time.Minute)
 }
@@ -198,8 +198,7 @@ func (c *Cleaner) overdue() bool {
 	return c.state.held != nil && c.state.behindFor+c.clock.Now().Sub(c.state.measured) >= c.patience()
 }
 
-// ended records how a run ended. A run that did not have to wait may still have been held back, by a partition that is
-// behind.
+// ended records how a run ended. A run that did not wait may still have kept rows for a partition that lags.
 func (c *Cleaner) ended(r *run, err error) {
 	by := r.waitingFor
 	if by == nil && r.behind != nil && r.now.Sub(r.behind.CaughtUpAt) >= c.patience() {

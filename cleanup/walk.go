@@ -71,8 +71,8 @@ func (r retentions) request(now time.Time, foreign []string) store.CleanupReques
 	return req
 }
 
-// walked decides which messages a run reads, so that its cost does not grow with what it keeps.
-// With one retention a run reads everything older than the cutoff, which is what it deletes.
+// walked decides which messages a run reads, so that its cost does not grow with the kept messages. With one retention
+// a run reads everything older than the cutoff, and deletes it.
 //
 // With several retentions there may be millions of messages that are older than a short retention and kept by a long
 // one. A run reads a message when it passes a retention, and for lateCompletion after that; then not again until it
@@ -96,8 +96,8 @@ const (
 // span is a part of the walk: messages received from (inclusive) until.
 type span struct{ from, until time.Time }
 
-// plan returns the spans of a run, in order and disjoint, and whether they are a full walk. kept
-// says that there are statuses that stay whatever their age.
+// plan returns the spans of a run, in order and disjoint, and whether they are a full walk. kept says that there are
+// statuses that stay at any age.
 func (w *walked) plan(now time.Time, kept bool) (spans []span, full bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -40,10 +40,10 @@ func refsOf(values []string) ([]ops.Ref, error) {
 func (q *request) retry() error   { return q.actOn("retried", q.d.ops.Retry) }
 func (q *request) discard() error { return q.actOn("discarded", q.d.ops.Discard) }
 
-// actOn applies act to each selected status in a transaction of its own.
+// actOn applies act to each selected status in its own transaction.
 //
-// For a single status, an error is returned. For several, statuses that changed meanwhile are skipped and counted. Any
-// other error ends the loop, and the page says how many statuses were done before it.
+// For a single status, an error is returned. For several, statuses that changed since the page was shown are skipped
+// and counted. Any other error ends the loop, and the page says how many statuses were done before it.
 func (q *request) actOn(done string, act func(context.Context, ops.Actor, ops.Ref) error) error {
 	refs, err := refsOf(q.r.PostForm["ref"])
 	if err != nil {

@@ -23,7 +23,7 @@ type confirmBody struct {
 	// Count is the dry run's count, or how many were selected.
 	Count ops.Count
 	Words []field // the filter in words; empty for selected statuses
-	// States are those of the statuses, in words.
+	// States are the statuses' states, in words.
 	States string
 	Back   string
 	// Sample are a few of the statuses that match.
@@ -140,7 +140,7 @@ func (q *request) bulkFilter(action string, query url.Values) (ops.Filter, url.V
 	if err != nil {
 		return filter, nil, err
 	}
-	if !narrows(filter) {
+	if !hasCondition(filter) {
 		return filter, nil, badInput("Narrow the filter first: by handler, type, error, time, message ID or failure group.")
 	}
 	if filter.To.IsZero() {
@@ -164,7 +164,7 @@ func (q *request) startBulk() error {
 	if action == "discard" {
 		act = q.d.ops.DiscardMatching
 	}
-	expected, most, err := confirmedCount(q.r.PostForm)
+	expected, limit, err := confirmedCount(q.r.PostForm)
 	if err != nil {
 		return err
 	}
@@ -174,7 +174,7 @@ func (q *request) startBulk() error {
 	}
 	actor := q.actor()
 	return q.startJob(&job{action: action, expected: expected, back: back}, func(ctx context.Context, j *job) error {
-		result, err := act(ctx, actor, filter, ops.Bulk{Max: most, Progress: j.progress})
+		result, err := act(ctx, actor, filter, ops.Bulk{Max: limit, Progress: j.progress})
 		j.progress(result)
 		return err
 	})
@@ -237,14 +237,14 @@ func (q *request) startReAccept() error {
 	if err != nil {
 		return err
 	}
-	expected, most, err := confirmedCount(q.r.PostForm)
+	expected, limit, err := confirmedCount(q.r.PostForm)
 	if err != nil {
 		return err
 	}
 	actor := q.actor()
 	return q.startJob(&job{action: "accept", expected: expected, back: "./rejected?" + fields.Encode()},
 		func(ctx context.Context, j *job) error {
-			result, err := q.d.ops.ReAcceptMatching(ctx, actor, filter, ops.Bulk{Max: most, Progress: j.progress})
+			result, err := q.d.ops.ReAcceptMatching(ctx, actor, filter, ops.Bulk{Max: limit, Progress: j.progress})
 			j.progress(result)
 			return err
 		})
@@ -303,14 +303,14 @@ func (q *request) startBackfill() error {
 	if from.IsZero() {
 		return badInput("The form does not say since when.")
 	}
-	expected, most, err := confirmedCount(q.r.PostForm)
+	expected, limit, err := confirmedCount(q.r.PostForm)
 	if err != nil {
 		return err
 	}
 	actor, key := q.actor(), fields.Get("handler")
 	return q.startJob(&job{action: "backfill", expected: expected, back: "./handlers"},
 		func(ctx context.Context, j *job) error {
-			result, err := q.d.ops.Backfill(ctx, actor, key, from, to, ops.Bulk{Max: most, Progress: j.progress})
+			result, err := q.d.ops.Backfill(ctx, actor, key, from, to, ops.Bulk{Max: limit, Progress: j.progress})
 			j.progress(result)
 			return err
 		})
@@ -318,7 +318,7 @@ func (q *request) startBackfill() error {
 
 // confirmedCount returns the count that was confirmed, and how many may be changed: as many, or without limit if there
 // were too many to count.
-func confirmedCount(form url.Values) (expected, most int64, err error) {
+func confirmedCount(form url.Values) (expected, limit int64, err error) {
 	expected = numberIn(form.Get("count"))
 	switch {
 	case form.Get("capped") != "":

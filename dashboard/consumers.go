@@ -21,7 +21,7 @@ type consumersBody struct {
 	// Halted are the halted partitions, in the order of the consumers.
 	Halted    []haltedPartition
 	Consumers []consumerView
-	// Topics are what the topics of all channels have caught up to, the one furthest behind first.
+	// Topics are how far the topics of all channels are read, the one furthest behind first.
 	Topics []ops.TopicProgress
 }
 
@@ -90,7 +90,7 @@ func haltIn(values url.Values) (ops.PartitionRef, error) {
 		Offset: offset, AfterGap: values.Get("gap") == "yes"}, nil
 }
 
-// confirmHaltBody is the data of the page that asks to confirm what leaves a record out.
+// confirmHaltBody is the data of the page that asks to confirm an action that skips a record.
 type confirmHaltBody struct {
 	ops.PartitionRef
 	Form            string

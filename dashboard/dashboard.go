@@ -26,8 +26,8 @@ import (
 
 // Dashboard is an http.Handler for one inbox. It is safe for concurrent use.
 //
-// All of its links are relative and one level deep, so it works under any prefix: mount it behind
-// http.StripPrefix("/inbox", d) at "/inbox/". A request for the prefix without its slash is redirected there.
+// All of its links are relative and one level deep, so it works under any prefix: mount http.StripPrefix("/inbox", d)
+// at "/inbox/". A request for the prefix without its slash is redirected there.
 //
 // It has goroutines only between Start and Stop, which sample for the charts, and while a bulk action or a cleanup
 // runs. Stop ends them all.
@@ -159,11 +159,11 @@ type Options struct {
 	// Deadline bounds the response to one request, including all of its queries and the rendering. Bulk actions and
 	// cleanups may take longer than it. 1 s to 5 m; default 15 s.
 	Deadline time.Duration
-	// MaxRequests limits the requests in progress at once, MaxRequestsPerActor those of one actor. Further requests are
-	// refused with 503 and 429 and a Retry-After. Both must be 1 or more, and the second no more than the first. Two
-	// requests of one actor are served at a time while the others wait for them. The option Connections of ops.Options
-	// sets how many database connections they share. Don't raise the limits for a script: use package ops there.
-	// Defaults 32 and 8.
+	// MaxRequests limits the requests in progress at once, MaxRequestsPerActor limits each actor's. Further requests
+	// are refused with 503 and 429 and a Retry-After. Both must be 1 or more, and the second no more than the first.
+	// Two requests of one actor are served at a time while the others wait for them. The option Connections of
+	// ops.Options sets how many database connections they share. Don't raise the limits for a script: use package ops
+	// there. Defaults 32 and 8.
 	MaxRequests, MaxRequestsPerActor int
 	// Refresh is how often an open page is updated. 1 s to 1 h; default 5 s.
 	Refresh time.Duration

@@ -18,8 +18,8 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// problem is an error as a page shows it. Its texts are this package's own. Errors from the database or the authorizer
-// go to the log only.
+// problem is an error as a page shows it. This package writes its texts: errors from the database or the authorizer go
+// to the log only.
 type problem struct {
 	status int
 	title  string
@@ -146,7 +146,7 @@ type groupingCache struct {
 	last map[string]grouping
 	// forgotten counts calls of forget. A grouping that began before the latest call is not stored.
 	forgotten int
-	// sem is a one-slot semaphore, like that of samples: one request groups while others wait.
+	// sem is a one-slot semaphore, as in samples: one request groups while others wait.
 	sem chan struct{}
 }
 

@@ -35,14 +35,14 @@ func harden(h http.Header) {
 	h.Set("X-Robots-Tag", "noindex, nofollow")
 }
 
-// guard distinguishes the dashboard's own forms from those of other sites.
+// guard distinguishes the dashboard's forms from forms of other sites.
 type guard struct {
 	secret  []byte
 	origins []string
 }
 
-// sameOrigin reports whether a page of the dashboard's own origin sent the request. Browsers send at least one of the
-// two headers with every form, so a request without either is refused.
+// sameOrigin reports whether a page of the dashboard's origin sent the request. Browsers send at least one of the two
+// headers with every form, so a request without either is refused.
 func (g guard) sameOrigin(r *http.Request) bool {
 	origins := r.Header.Values("Origin")
 	site := r.Header.Values("Sec-Fetch-Site")

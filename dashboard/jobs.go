@@ -61,8 +61,8 @@ func (j *job) cleaned(deleted handler.Deleted) {
 	j.deleted = deleted
 }
 
-// start runs a job in a goroutine of its own, independent of the request that started it. It returns false if too many
-// jobs are running or the dashboard was stopped.
+// start runs a job in a new goroutine, independent of the request that started it. It returns false if too many jobs
+// are running or the dashboard was stopped.
 func (js *jobs) start(j *job, clock clock.Clock, run func(context.Context, *job) error) (id string, ok bool) {
 	js.mu.Lock()
 	defer js.mu.Unlock()
@@ -178,8 +178,8 @@ func (js *jobs) find(id string, now time.Time) (jobView, bool) {
 	return j.view(id, now), true
 }
 
-// underWay lists the running jobs, the latest first.
-func (js *jobs) underWay(now time.Time) (all []jobView) {
+// running lists the running jobs, the latest first.
+func (js *jobs) running(now time.Time) (all []jobView) {
 	js.mu.Lock()
 	defer js.mu.Unlock()
 	for id, j := range js.all {

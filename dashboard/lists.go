@@ -34,7 +34,7 @@ func (q *request) failures() error {
 		return err
 	}
 	b := failuresBody{Failures: found, Handler: q.query.Get("handler"), Type: q.query.Get("type"),
-		Filtered: narrows(filter)}
+		Filtered: hasCondition(filter)}
 	for _, h := range seen.Handlers {
 		b.Handlers = append(b.Handlers, h.HandlerKey)
 	}

@@ -125,7 +125,7 @@ func addressOf(ref ops.MessageRef) url.Values {
 	return address
 }
 
-// previewBounds limits what is read of a message to what the page shows this principal.
+// previewBounds limits the read of a message to the bytes that the page shows this principal.
 func (q *request) previewBounds() (bounds ops.PreviewBounds) {
 	if q.seesPayloads() {
 		bounds.Content = shownText
@@ -331,7 +331,7 @@ func (q *request) messages() error {
 		}
 		if able("discard") && count.N > 0 {
 			b.Retryable = able("retry")
-			if b.Narrow = !narrows(filter); !b.Narrow {
+			if b.Narrow = !hasCondition(filter); !b.Narrow {
 				b.All = template.URL(only(q.query, filterFields).Encode()) // safe: Encode escapes it
 			}
 		}
@@ -339,8 +339,8 @@ func (q *request) messages() error {
 	return q.render("messages", "Messages", "messages", b)
 }
 
-// narrows reports whether a filter has more than states. An action on all that match requires it.
-func narrows(f ops.Filter) bool {
+// hasCondition reports whether a filter has more than states. An action on all that match requires it.
+func hasCondition(f ops.Filter) bool {
 	return len(f.HandlerKeys) > 0 || f.MessageID != "" || f.Type != "" || f.ErrorText != "" || f.Fingerprint != "" ||
 		!f.From.IsZero() || !f.To.IsZero()
 }

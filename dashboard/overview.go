@@ -62,7 +62,7 @@ func (q *request) overview() error {
 		b.Peak = max(b.Peak, h.Pending.N)
 	}
 	if q.may("GET", "job") {
-		b.Jobs = q.d.jobs.underWay(q.now())
+		b.Jobs = q.d.jobs.running(q.now())
 	}
 	return q.render("overview", "Overview", "overview", b)
 }
@@ -70,7 +70,7 @@ func (q *request) overview() error {
 func (q *request) tiles(seen ops.Overview) []tile {
 	all, now := total(seen), q.now()
 	hour := append(q.d.samples.hour(), sampleOf(seen, now)) // so that the chart ends at the figure above it
-	counted := func(value func(sample) int64) chart { return drawn(hour, now, value, number[int64]) }
+	counted := func(value func(sample) int64) chart { return plot(hour, now, value, number[int64]) }
 	backlog := all.Pending
 	backlog.N += all.Processing.N
 	tiles := []tile{
@@ -78,7 +78,7 @@ func (q *request) tiles(seen ops.Overview) []tile {
 			Note:  number(all.Processing.N) + " processing, " + countText(all.Due) + " due",
 			Chart: counted(func(s sample) int64 { return s.backlog })},
 		{Name: "Oldest due", Value: age(all.OldestDueAge), Link: "./messages?state=pending", Note: "waiting longest to run",
-			Chart: drawn(hour, now, func(s sample) int64 { return int64(s.oldest / time.Second) },
+			Chart: plot(hour, now, func(s sample) int64 { return int64(s.oldest / time.Second) },
 				func(n int64) string { return age(time.Duration(n) * time.Second) })},
 		{Name: "Poisoned", Value: countText(all.Poisoned), Link: "./failures", Note: "wait for an operator",
 			Chart: counted(func(s sample) int64 { return s.poisoned })},

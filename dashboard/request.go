@@ -22,7 +22,7 @@ const (
 	maxForm   = 256 << 10
 )
 
-// What the audit has of requests that are refused whatever they are for, and of those without a user.
+// The audit's target of requests that are refused on every route, and the actor of requests without a user.
 const (
 	theDashboard = "the dashboard"
 	unknownActor = ops.Actor("(unknown)")
@@ -38,7 +38,7 @@ type request struct {
 	query url.Values
 	token string
 
-	several *several // nil for a dashboard of its own
+	several *several // nil for a single dashboard
 	name    string   // among several
 }
 
@@ -51,8 +51,8 @@ func (q *request) may(method, path string) bool {
 	return may && lacking == nil
 }
 
-// lacks returns why a route that the principal may use needs the application's own dashboard, or "". It is also "" for
-// replay that is off, because that is on purpose.
+// lacks returns why a route that the principal may use needs the application's dashboard, or "". It is also "" if
+// replay is switched off, because that is on purpose.
 func (q *request) lacks(method, path string) string {
 	if may, lacking := q.use(method, path); may && errors.Is(lacking, ops.ErrNeedsApplication) {
 		return problemOf(lacking).text

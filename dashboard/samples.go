@@ -106,7 +106,7 @@ func (s *samples) forget() {
 	s.taken = time.Time{}
 }
 
-// total sums up all handlers. The age is that of the oldest due status.
+// total sums up all handlers. Its age is the age of the oldest due status.
 func total(o ops.Overview) (all ops.HandlerOverview) {
 	add := func(to *ops.Count, c ops.Count) { to.N += c.N; to.Capped = to.Capped || c.Capped }
 	for _, h := range o.Handlers {
@@ -170,8 +170,8 @@ func (d *Dashboard) sample(ctx context.Context) {
 
 // chart is a line over the last hour, as coordinates for an SVG.
 type chart struct {
-	// Lines are the points of each line segment, and Areas those of the area below it. There are several segments where
-	// samples are missing in between.
+	// Lines are the points of each line segment, and Areas the points of the area below it. There are several segments
+	// if samples are missing in between.
 	Lines []string
 	Areas []string
 	// DotX and DotY are the position of the last point.
@@ -188,9 +188,9 @@ const (
 	chartMargin = 3
 )
 
-// drawn plots one value of the samples on an axis that starts at zero. The line is interrupted where samples are more
+// plot draws one value of the samples on an axis that starts at zero. The line is interrupted where samples are more
 // than six intervals apart, because nothing was recorded there.
-func drawn(samples []sample, now time.Time, value func(sample) int64, words func(int64) string) chart {
+func plot(samples []sample, now time.Time, value func(sample) int64, words func(int64) string) chart {
 	var c chart
 	if len(samples) == 0 {
 		return c

@@ -26,9 +26,9 @@ type several struct {
 // segment is a name that can be one segment of a path as it is.
 var segment = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
-// Several serves several dashboards, each under its name: mounted at "/inbox/", it serves that of "orders" at
-// "/inbox/orders/". Their pages have a switch among them. Each dashboard keeps its own options, so its Authorizer
-// decides who sees it: the switch lists those that know the caller, and asks the Authorizer of each for every page.
+// Several serves several dashboards, each under its name: mounted at "/inbox/", it serves the dashboard "orders" at
+// "/inbox/orders/". Each page can switch to the others. Each dashboard keeps its own options, so its Authorizer decides
+// who sees it: the switch lists the dashboards that admit the caller, and asks the Authorizer of each for every page.
 // Names have letters, digits, dots, underscores and hyphens. Start and Stop each dashboard yourself.
 func Several(dashboards map[string]*Dashboard) (http.Handler, error) {
 	if len(dashboards) == 0 {
@@ -121,7 +121,7 @@ func (d *Dashboard) principalOf(r *http.Request) (Principal, bool) {
 const maxDenying = 4
 
 // deniedInBackground audits that someone of another dashboard was refused. The answer does not wait for that: its time
-// would tell that this dashboard exists.
+// would reveal that this dashboard exists.
 func (d *Dashboard) deniedInBackground(r *http.Request, who Principal) {
 	select {
 	case d.denying <- struct{}{}:
@@ -151,8 +151,8 @@ func (d *Dashboard) deniedAll(ctx context.Context) error {
 	return nil
 }
 
-// lastSegment returns the last segment of the address that the client requested, which is behind the prefix that a
-// router has stripped.
+// lastSegment returns the last segment of the address that the client requested, even if a router has stripped a prefix
+// of it.
 func lastSegment(r *http.Request) (string, bool) {
 	asked, err := url.ParseRequestURI(r.RequestURI)
 	if err != nil {

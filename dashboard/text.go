@@ -19,7 +19,7 @@ import (
 func visible(s string) string {
 	clean := utf8.ValidString(s)
 	if clean {
-		clean = strings.IndexFunc(s, hides) < 0
+		clean = strings.IndexFunc(s, isInvisible) < 0
 	}
 	if clean {
 		return s
@@ -30,7 +30,7 @@ func visible(s string) string {
 		switch {
 		case c == utf8.RuneError && size <= 1:
 			fmt.Fprintf(&out, `\x%02x`, s[0])
-		case hides(c):
+		case isInvisible(c):
 			fmt.Fprintf(&out, `\u%04x`, c)
 		default:
 			out.WriteRune(c)
@@ -56,8 +56,8 @@ func typable(id string) string {
 	return out.String()
 }
 
-// hides reports whether c is a control, format or private-use character, or a line or paragraph separator.
-func hides(c rune) bool {
+// isInvisible reports whether c is a control, format or private-use character, or a line or paragraph separator.
+func isInvisible(c rune) bool {
 	if c == '\n' || c == '\t' {
 		return false
 	}

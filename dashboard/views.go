@@ -66,8 +66,8 @@ type view struct {
 func (v *view) May(method, path string) bool     { return v.q.may(method, path) }
 func (v *view) Lacks(method, path string) string { return v.q.lacks(method, path) }
 
-// partParameter and partLive form the query parameter that requests a page's live part. The page's own address is used,
-// so the page's row of the route table covers it.
+// partParameter and partLive form the query parameter that requests a page's live part. The address is the page's, so
+// the page's row of the route table covers it.
 const partParameter, partLive = "part", "live"
 
 // render answers with a page, or with its live part if the request asks for that.

@@ -83,7 +83,8 @@ func messageSize(r Record, content []byte, attributes map[string]string) int {
 	return size
 }
 
-// storedWithEach returns the size of what every message of a record is stored with: the key, and the headers as JSON.
+// storedWithEach returns the size of the record's fields that every message is stored with: the key, and the headers as
+// JSON.
 func storedWithEach(r Record) int {
 	size := len(r.Key)
 	for _, h := range r.Headers {
@@ -92,7 +93,7 @@ func storedWithEach(r Record) int {
 	return size
 }
 
-// headerAsJSON is what JSON takes around a header.
+// headerAsJSON is how many bytes JSON adds to a header.
 const headerAsJSON = len(`{"k":"","v":""},`)
 
 // inJSON returns an upper bound of a text's size in JSON, where much is escaped.
@@ -102,13 +103,13 @@ func inJSON[T ~string | ~[]byte](text T) int {
 		if c := text[i]; c < ' ' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
 			size += len(`\u0000`) - 1
 		} else if c >= utf8.RuneSelf {
-			size++ // U+2028 has an escape of its own, and invalid UTF-8 is encoded as base64
+			size++ // U+2028 has its own escape, and invalid UTF-8 is encoded as base64
 		}
 	}
 	return size
 }
 
-// SizeBound returns an upper bound of what decoding the record adds to its Size and takes meanwhile, so that the memory
+// SizeBound returns an upper bound of the memory that decoding the record takes, beyond its Size, so that the memory
 // can be reserved first (contract 7.2). It allocates nothing.
 func (d *Decoder) SizeBound(r Record) int {
 	b := d.bounds()
@@ -134,7 +135,7 @@ func (d *Decoder) SizeBound(r Record) int {
 	return messages*messageOverhead + attributes*attributeOverhead + content
 }
 
-// check reports what keeps the record from being decoded at all.
+// check returns an error if the record cannot be decoded at all.
 func (d *Decoder) check(r Record) error {
 	b := d.bounds()
 	if n := len(r.Headers); n > b.headers {
@@ -146,7 +147,7 @@ func (d *Decoder) check(r Record) error {
 	return nil
 }
 
-// withHeaders reads the record's headers if whoever made the record left them unread because there were too many.
+// withHeaders reads the record's headers if its maker left them unread because there were too many.
 func (d *Decoder) withHeaders(r Record) (Record, error) {
 	if r.RawHeaders == nil {
 		return r, nil

@@ -64,9 +64,9 @@ type DecoderConfig struct {
 	// ContentType is the content type of plain records without a "content-type" header. Default none.
 	ContentType string `yaml:"content_type" env:"CONTENT_TYPE"`
 
-	// MaxHeaders, MaxEvents, MaxAttributes and MaxRecordBytes bound what may result from one record, whoever wrote it.
-	// A record that exceeds one is bad (contract 4.5). They are checked before memory is taken: a few compressed
-	// kilobytes can hold millions of elements.
+	// MaxHeaders, MaxEvents, MaxAttributes and MaxRecordBytes bound the result of one record. A record that exceeds one
+	// is bad (contract 4.5). They are checked before memory is taken: a few compressed kilobytes can hold millions of
+	// elements.
 	//
 	// MaxHeaders bounds a record's headers. Default 1,000. Producers usually write tens. If a record has more, its
 	// headers are not read and are kept as one value.
@@ -197,7 +197,7 @@ func (d *Decoder) Decode(channel string, r Record) (received Received) {
 	}
 	var usual [1]decoded // on the stack
 	messages, err := d.decode(r, usual[:0])
-	if err == nil && len(messages) == 1 && messages[0].event != nil { // those of a batch are counted while it is read
+	if err == nil && len(messages) == 1 && messages[0].event != nil { // attributes of a batch are counted while it is read
 		if size := r.Size() + messageSize(r, messages[0].content, messages[0].event.attributes); size > d.cfg.MaxRecordBytes {
 			err = d.bounds().tooBig(size)
 		}
@@ -269,8 +269,8 @@ type decoded struct {
 	event                    *cloudEvent // nil for plain records
 }
 
-// checkNames refuses a type and a source that no column can hold. It precedes routing, in every delivery mode: whatever
-// is logged or remembered of a message that no handler takes is then bounded.
+// checkNames refuses a type and a source that no column can hold. It precedes routing, in every delivery mode. So the
+// names that are logged or remembered of an unrouted message are bounded.
 func (m *decoded) checkNames() error {
 	if n := utf8.RuneCountInString(m.typ); n > columns.MaxType {
 		return fmt.Errorf("%w: its type has %d characters: must have %d at most", ErrTooLarge, n, columns.MaxType)

@@ -38,7 +38,7 @@ func (e *IDTooLongError) Error() string {
 	return fmt.Sprintf("message ID has %d characters: must be 1 to %d", e.Length, columns.MaxMessageID)
 }
 
-// CheckID reports what keeps id from being a message ID: ErrMissingID, ErrBadID or an *IDTooLongError (contract 4.4).
+// CheckID returns an error if id cannot be a message ID: ErrMissingID, ErrBadID or an *IDTooLongError (contract 4.4).
 func CheckID(id string) error {
 	if id == "" {
 		return ErrMissingID

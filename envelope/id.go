@@ -30,12 +30,12 @@ type IDInput struct {
 	// Record is the record as received. A message that was decoded before, such as a handler.RawMessage in package
 	// idempotent, no longer has it: Value is then Data, or nil for an event of a batch.
 	Record Record
-	// Attributes are those of the CloudEvent. They are nil for a plain record, and for a record of several events that
-	// is handled as one message.
+	// Attributes are the CloudEvent's attributes. They are nil for a plain record, and for a record of several events
+	// that is handled as one message.
 	Attributes map[string]string
 	// Data is the event's data, or the record's value.
 	Data []byte
-	// Index is the message's place among those of its record, from 0.
+	// Index is the message's place in its record, from 0.
 	Index int
 }
 
@@ -75,8 +75,8 @@ func CloudEventsID() IDStrategy {
 // SourceAndID takes the CloudEvents attributes "source" and "id", as "{source} {id}". Use it where several producers
 // number their events by themselves: CloudEvents makes an id unique only within its source. An event whose source has a
 // space, which no URI reference may have, is bad, so two different pairs never make one ID. Both count towards the 200
-// characters of an ID. Do not use it where a producer may change its source, for example to its host's name: what it
-// sends again would be new.
+// characters of an ID. Do not use it where a producer may change its source, for example to its host's name: messages
+// that it sends again would be new.
 func SourceAndID() IDStrategy {
 	return IDStrategy{name: "CloudEvents source and id", ofEvent: true,
 		find: func(_ string, in IDInput) (string, error) {
@@ -161,7 +161,7 @@ func KafkaCoordinates() IDStrategy {
 // invalid. find must not change what it gets.
 //
 // Events of one batch need different IDs. Those for which find returns the same one are refused with ErrSharedID. Do
-// not use Func for what another strategy does.
+// not use Func where another strategy does the same.
 func Func(find func(IDInput) (string, error)) IDStrategy {
 	return IDStrategy{name: "function", ofEvent: true, ofData: true,
 		find: func(_ string, in IDInput) (id string, err error) {

@@ -53,7 +53,7 @@ type Result struct {
 	Accepted, Duplicates, Unrouted int
 	// Err is why the record is bad, nil if it is not.
 	Err error
-	// Skippable means that the record halts for what is wrong with it alone, and can be stored as rejected instead
+	// Skippable means that the record halts the partition for its own defect, and can be stored as rejected instead
 	// (contract 7.10).
 	Skippable bool
 	// Reason is the text of Err as a dead letter has it: redacted, valid UTF-8 and at most 2,000 characters (contract

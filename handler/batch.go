@@ -9,11 +9,11 @@ import (
 )
 
 // NewBatch makes a plain handler that takes up to size messages in one call. It is for effects that are cheaper
-// together: a bulk insert elsewhere, one request for many messages. A call gets what is due: at least one message, and
+// together: a bulk insert elsewhere, one request for many messages. A call gets the due messages: at least one, and
 // never two of one lane.
 //
 // If all messages are done, fn returns nil; BatchResult returns one result per message. Any other error, a panic or a
-// timeout fails every message, and what has failed is tried again alone. Messages whose body cannot be decoded fail by
+// timeout fails every message, and failed messages are tried again alone. Messages whose body cannot be decoded fail by
 // themselves. After a crash the whole call is repeated.
 //
 // Do not use it where messages have nothing to share: it only makes failures affect more messages. (Contract 5.11.)
@@ -42,7 +42,7 @@ func NewTxBatch[T any](
 	return h
 }
 
-// maxBatch bounds what one claim may load into memory for one call.
+// maxBatch bounds the messages that one claim may load into memory for one call.
 const maxBatch = 10_000
 
 func buildBatch[T any](key string, kind Kind, size int, missing bool, opts []Option) (*Handler, Codec[T]) {

@@ -4,7 +4,7 @@ package handler
 type Counts struct {
 	Accepted                int64 // messages stored for the first time
 	Duplicates              int64 // known messages received again
-	DuplicateContentDiffers int64 // known IDs that came with other content (contract 4.3)
+	DuplicateContentDiffers int64 // known IDs received with other content (contract 4.3)
 	Unrouted                int64 // messages no handler takes (contract 4.6)
 	Rejected                int64 // bad records kept or halted at (contract 7.4)
 	DeadLettered            int64 // bad records that a dead-letter topic acknowledged (contract 7.4)

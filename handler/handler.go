@@ -57,10 +57,10 @@ func New[T any](key string, fn func(ctx context.Context, m Message[T]) error, op
 	return h
 }
 
-// NewTx makes a transactional handler of fn. It runs in the transaction that completes its status, so what it writes
-// through tx happens exactly once. fn must neither commit nor roll back tx, and must not use it after it returns. Do
-// not use it for handlers whose effects are elsewhere (calls to services): the transaction and its locks last as long
-// as the handler.
+// NewTx makes a transactional handler of fn. It runs in the transaction that completes its status, so its writes
+// through tx happen exactly once. fn must neither commit nor roll back tx, and must not use it after it returns. Do not
+// use it for handlers whose effects are elsewhere (calls to services): the transaction and its locks last as long as
+// the handler.
 func NewTx[T any](key string, fn func(ctx context.Context, tx *gorm.DB, m Message[T]) error, opts ...Option) *Handler {
 	h, codec := build[T](key, Transactional, fn == nil, opts)
 	h.run = func(ctx context.Context, tx *gorm.DB, ds []Delivery) error {
@@ -133,8 +133,8 @@ func (h *Handler) BatchSize() int { return max(h.batch, 1) }
 func (h *Handler) TakesBatches() bool { return h.batch > 0 }
 
 // Run decodes the bodies and makes one call, for one message or for up to BatchSize messages; tx is nil for plain
-// handlers. Middleware outer runs around the handler's own, the first outermost. The results are in the order of ds. A
-// panic of the handler, of a codec or of middleware is not recovered.
+// handlers. Middleware outer runs around the handler's middleware, the first outermost. The results are in the order of
+// ds. A panic of the handler, of a codec or of middleware is not recovered.
 func (h *Handler) Run(ctx context.Context, tx *gorm.DB, outer []Middleware, ds ...Delivery) []error {
 	if len(outer)+len(h.middleware) == 0 {
 		return resultsOf(h.run(ctx, tx, ds), len(ds))

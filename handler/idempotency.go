@@ -20,7 +20,7 @@ func IdempotencyKey[T any](find func(m Message[T]) (string, error)) Option {
 	return func(s *settings) { s.idempotencyKey = find }
 }
 
-// IdempotencyKey returns the function that finds the message ID in a delivery; nil if the handler has none of its own.
+// IdempotencyKey returns the function that finds the message ID in a delivery; nil if the handler sets none.
 func (h *Handler) IdempotencyKey() func(d Delivery) (string, error) { return h.findKey }
 
 // idempotencyKey checks the type of the option's function and makes it decode the body first.

@@ -21,7 +21,7 @@ type Metadata struct {
 	OrderingKey []byte
 	// ReceivedAt is when the message was accepted first, in UTC.
 	ReceivedAt time.Time
-	// OccurredAt is when what the message is about occurred, in UTC: the CloudEvents attribute "time", else the
+	// OccurredAt is the time of the event that the message is about, in UTC: the CloudEvents attribute "time", else the
 	// timestamp of the Kafka record, else zero. It is the producer's word, by the producer's clock (contract 4.5).
 	OccurredAt time.Time
 

@@ -18,8 +18,8 @@ type Call struct {
 	Messages []Metadata
 }
 
-// Use runs middleware around this handler, the first outermost, inside the inbox's own. Do not use it for what must
-// happen exactly once: it runs at every attempt.
+// Use runs middleware around this handler, the first outermost, inside the inbox's middleware. Do not use it for
+// effects that must happen exactly once: it runs at every attempt.
 func Use(middleware ...Middleware) Option {
 	return func(s *settings) { s.middleware = append(s.middleware, middleware...) }
 }

@@ -62,12 +62,12 @@ func (s *settings) problems(kind Kind) []error {
 	return append(problems, s.ordering.problems()...)
 }
 
-// LegacyKeys names the keys a handler had before it was renamed, the newest first and the oldest last, so that its
-// stored statuses stay its own (contract 4.2). A legacy key should be kept for as long as Retention; an ordered
-// handler's lanes go by the oldest, which must stay until nothing accepted under it is pending (contract 5.12). Do not
-// use it to merge two handlers that both still run: one of their statuses would be superseded. What is accepted for a
-// handler with legacy keys is not dispatched locally, because a claim has to look for a row under the others (contract
-// 5.17): drop them when their time is over.
+// LegacyKeys names the keys a handler had before it was renamed, the newest first and the oldest last, so that it still
+// runs their statuses (contract 4.2). A legacy key should be kept for as long as Retention; an ordered handler's lanes
+// go by the oldest, which must stay until nothing accepted under it is pending (contract 5.12). Do not use it to merge
+// two handlers that both still run: one of their statuses would be superseded. Messages for a handler with legacy keys
+// are not dispatched locally, because a claim has to search for a row under the other keys (contract 5.17): drop them
+// when their time is over.
 func LegacyKeys(keys ...string) Option {
 	return func(s *settings) { s.legacyKeys = append(s.legacyKeys, keys...) }
 }
@@ -85,11 +85,10 @@ func (h *Handler) Timeout() time.Duration { return h.timeout }
 func WithCodec(codec any) Option { return func(s *settings) { s.codec = codec } }
 
 // TxGroup lets up to n messages of a transactional handler share one transaction and its commit, which costs most of a
-// short one's time. Each still has its own call, timeout and result, behind a savepoint of its own; a timeout, a
-// cancellation or a lost connection repeats all of them alone, nothing charged (contract 5.11). Locks that one takes
-// are held until the last has run: do not use it for slow handlers, or where two handlers lock the same rows in
-// different order. Nor for handlers that set something for their transaction (SET LOCAL): they run alone, and some of
-// them twice.
+// short one's time. Each still has its own call, timeout, result and savepoint; a timeout, a cancellation or a lost
+// connection repeats all of them alone, uncharged (contract 5.11). Locks that one takes are held until the last has
+// run: do not use it for slow handlers, or where two handlers lock the same rows in different order. Do not use it for
+// handlers that set something for their transaction (SET LOCAL) either: they run alone, and some of them twice.
 func TxGroup(n int) Option { return func(s *settings) { s.txGroup = n } }
 
 // TxGroup is how many messages share a transaction at most; 1 without.
@@ -114,8 +113,8 @@ func (h *Handler) MaxRetries() (n int, ok bool) {
 	return *h.maxRetries, true
 }
 
-// Backoff replaces the exponential backoff of this handler: delay tells the wait after a failure, given the error count
-// with it (1 after the first). MaxRetryDelay does not cap it; a negative wait counts as none. delay is called
+// Backoff replaces the exponential backoff of this handler: delay returns the wait after a failure, given the error
+// count with it (1 after the first). MaxRetryDelay does not cap it; a negative wait counts as none. delay is called
 // concurrently and must not panic; a panic falls back to the inbox's. Do not return a constant: messages that failed
 // together would come back together (contract 5.6).
 func Backoff(delay func(errorCount int) time.Duration) Option {
@@ -128,7 +127,7 @@ func (h *Handler) Backoff() func(errorCount int) time.Duration { return h.backof
 // Retention is how long this handler's completed statuses are kept instead of the inbox's Retention; 0 means the
 // inbox's. It is also how far back a redelivery is recognised: do not set it below the longest time after which a
 // message may come again (contract 6.2). In an Inline channel it is how long it is remembered that a message was
-// processed; without it the store's own, which is 24 h in the inbox's table (contract 8.4).
+// processed; without it, for the store's retention, which is 24 h in the inbox's table (contract 8.4).
 func Retention(d time.Duration) Option { return func(s *settings) { s.retention = d } }
 
 // Retention is the handler's own retention; zero means the inbox's.

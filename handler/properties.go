@@ -15,7 +15,7 @@ type Properties struct {
 	// Kafka is where the record came from; nil for other transports.
 	Kafka *KafkaCoordinates
 	// Traceparent is the span of the accept that stored the message, in the format of W3C Trace Context; empty if the
-	// accept was not traced. The inbox sets it and replaces what an application sets. What a producer sent is a header
+	// accept was not traced. The inbox sets it and replaces an application's value. The producer's context is a header
 	// (contract 12).
 	Traceparent string
 }
@@ -36,7 +36,7 @@ type KafkaCoordinates struct {
 	Key       []byte
 	// Tombstone says that the record had no value, which differs from an empty one.
 	Tombstone bool
-	// Index is the message's place among those of its record, from 0: which event of a batch it is.
+	// Index is the message's place in its record, from 0: which event of a batch it is.
 	Index int
 }
 

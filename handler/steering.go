@@ -28,7 +28,7 @@ func (e *RetryAfterError) Error() string { return fmt.Sprintf("retry after %s: %
 // Unwrap returns the failure itself.
 func (e *RetryAfterError) Unwrap() error { return e.Err }
 
-// Poison fails the attempt permanently: the status is poisoned at once, whatever MaxRetries says, and waits for an
+// Poison fails the attempt permanently: the status is poisoned at once, under any MaxRetries, and waits for an
 // operator. It charges one error. Do not use it for failures that may pass by themselves, such as an unreachable
 // service. (Contract 5.7.)
 func Poison(err error) error {

@@ -7,7 +7,7 @@ import "sync/atomic"
 type Counts struct {
 	// Processed counts messages that were handled and are remembered.
 	Processed int64
-	// DuplicateSkipped counts messages that had been processed before, whatever option Duplicates is.
+	// DuplicateSkipped counts messages that had been processed before, under any option Duplicates.
 	DuplicateSkipped int64
 	// MissingKey counts how often a message without an ID came to a handler, whether or not AllowMissingID let it pass.
 	// A repeated attempt counts again.
@@ -27,7 +27,7 @@ type Counts struct {
 	Undeduplicated int64
 }
 
-// counters are those of one receiver.
+// counters are the counters of one receiver.
 type counters struct {
 	processed, duplicateSkipped, missingKey, invalidKey, failed, inProgress, lost, storeFailed, undeduplicated atomic.Int64
 }

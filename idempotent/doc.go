@@ -5,7 +5,7 @@
 //	…
 //	err = handle(ctx, message) // nil: acknowledge. Any error: deliver it again.
 //
-// A Store remembers what has been processed, by message ID and handler key: gormstore in the handler's own transaction,
+// A Store remembers the processed messages, by message ID and handler key: gormstore in the handler's own transaction,
 // so that the handler's writes happen exactly once; redisstore effectively once; memstore in the memory of this
 // process.
 package idempotent

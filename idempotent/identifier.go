@@ -18,8 +18,8 @@ import (
 )
 
 // Identifier computes the keys by which the messages of one handler are remembered. It is for callers that use a Store
-// themselves, such as gormstore.Store.Mark in a transaction of their own; Handle and Wrap have one built in. It is safe
-// for concurrent use.
+// themselves, such as gormstore.Store.Mark in their own transaction; Handle and Wrap have one built in. It is safe for
+// concurrent use.
 type Identifier[T any] struct {
 	identity[T]
 	warned sync.Once // logs messages without an ID once

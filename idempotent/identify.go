@@ -157,7 +157,7 @@ func (i *identity[T]) ofRaw(m *handler.RawMessage) (string, error) {
 	return i.config.id.FindIn(channel, *m)
 }
 
-// prefix returns what is put before IDs that are unique only within it.
+// prefix returns the prefix of IDs that are unique only within it.
 func (i *identity[T]) prefix(p handler.Properties) string {
 	switch {
 	case i.config.composite:

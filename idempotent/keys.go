@@ -29,16 +29,16 @@ func IDFrom(strategy envelope.IDStrategy) Option {
 }
 
 // CompositeID makes the ID "{handler key}:{correlation ID}" from the header of that name, or from "CorrelationId" if
-// the name is empty; what IDFrom says about messages holds. Do not use it where one correlation ID covers several
+// the name is empty. It takes the same messages as IDFrom. Do not use it where one correlation ID covers several
 // messages for the handler: all but the first would count as duplicates (contract 4.4).
 func CompositeID(header string) Option {
 	return func(c *config) { c.id, c.hasID, c.composite = envelope.CorrelationID(header), true, true }
 }
 
-// LegacyKeys are former keys of a renamed handler, the newest first: what was processed under one of them is skipped,
-// and what is processed is remembered under all of them. So the programs from before and after the rename may run side
-// by side. Keep them for as long as Retention. They have no effect with CompositeID, whose IDs contain the key, and are
-// an option of one handler. An inbox sets those of its handlers itself (contract 8.3).
+// LegacyKeys are former keys of a renamed handler, the newest first: a message that was processed under one of them is
+// skipped, and a processed message is remembered under all of them. So the programs from before and after the rename
+// may run side by side. Keep them for as long as Retention. They have no effect with CompositeID, whose IDs contain the
+// key, and are an option of one handler. An inbox sets its handlers' legacy keys itself (contract 8.3).
 func LegacyKeys(keys ...string) Option {
 	return func(c *config) { c.legacyKeys = keys }
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/settings"
 )
 
-// DuplicatePolicy says what comes of a message that was processed before.
+// DuplicatePolicy says how to treat a message that was processed before.
 type DuplicatePolicy string
 
 // The duplicate policies.
@@ -29,33 +29,33 @@ const (
 // Options are settings of all handlers of a Receiver or of one; Configure sets them. Those with a key can also come
 // from a file or from the environment: start from DefaultOptions.
 type Options struct {
-	// Retention is how long it is remembered that a message was processed, at least: what has expired is a duplicate
+	// Retention is how long it is remembered that a message was processed, at least: an expired message is a duplicate
 	// until the store forgets it. Do not set it below the longest time after which the transport may deliver a message
-	// again, outages and replays included. Default 0, the store's own: 24 h of gormstore and memstore, 7 d of
+	// again, outages and replays included. Default 0, the store's default: 24 h in gormstore and memstore, 7 d in
 	// redisstore (contract 8.4).
 	Retention time.Duration `yaml:"retention" env:"RETENTION"`
-	// Duplicates says what comes of a message that was processed before. Do not use FailDuplicates where the transport
-	// delivers again whatever fails: a duplicate never stops being one. Nor LogDuplicates where many are expected.
-	// Default SkipDuplicates (contract 8.3).
+	// Duplicates says how to treat a message that was processed before. Do not use FailDuplicates where the transport
+	// redelivers every failed message: a duplicate never stops being one. Do not use LogDuplicates where many are
+	// expected. Default SkipDuplicates (contract 8.3).
 	Duplicates DuplicatePolicy `yaml:"duplicates" env:"DUPLICATES"`
 	// AllowMissingID runs the handler for a message without ID, undeduplicated: each time it comes. It is counted, and
 	// logged once per handler. Do not use it for handlers that must not run twice. Default off: the message is refused
 	// with an *IDError (contract 4.4).
 	AllowMissingID bool `yaml:"allow_missing_id" env:"ALLOW_MISSING_ID"`
 	// RequireStore makes it an error at construction to have no store. Do not use it where handlers have to run without
-	// one, such as in a test of their own. Default off: the handlers run for every message, which is logged once
-	// (contract 8.5).
+	// one, such as in their tests. Default off: the handlers run for every message, which is logged once (contract
+	// 8.5).
 	RequireStore bool `yaml:"require_store" env:"REQUIRE_STORE"`
 	// Channel names the channel that messages come from, in logs and as the prefix of IDs that are only unique in it
 	// (envelope.CorrelationID, envelope.KafkaKey). Without it the prefix is the channel of the message's properties, or
-	// the record's topic. It is the namespace of the handler's IDs, too, unless IDNamespace names another: what was
-	// processed for one channel is not known for another. Without either all that the handler gets is one namespace,
-	// whatever topics it comes from: wrap a handler once for each of its topics where others may write to one of them.
-	// Do not change it later: what was processed before would be handled again.
+	// the record's topic. It is the namespace of the handler's IDs, too, unless IDNamespace names another: a message
+	// that was processed for one channel is not known for another. Without either all messages of the handler are one
+	// namespace, across all topics: wrap a handler once for each of its topics where others may write to one of them.
+	// Do not change it later: processed messages would be handled again.
 	Channel string `yaml:"-" env:"-"`
-	// IDNamespace names where message IDs are unique, instead of Channel: handlers of several channels that name the
-	// same share what was processed. Do not share one where somebody may write to one of the channels and not to the
-	// other: a message of his has another's message of the same ID skipped.
+	// IDNamespace names where message IDs are unique, instead of Channel: handlers of several channels with the same
+	// namespace share their processed messages. Do not share one where somebody may write to one of the channels and
+	// not to the other: a message of his has another's message of the same ID skipped.
 	IDNamespace string `yaml:"-" env:"-"`
 	// Logger is the zap logger. Without it nothing is logged, also not that there is no store: do not leave it out in
 	// production.

@@ -83,11 +83,11 @@ func isNil(store Store) bool {
 //     fn's own error, as the store returns it.
 //
 // A panic of fn is not recovered. fn gets a context derived from the caller's, and must be safe for concurrent use if
-// the result is used concurrently. The key is the handler's permanent name: what was processed under another key is not
-// known. Do not wrap handlers that are registered with an inbox: the inbox remembers by itself.
+// the result is used concurrently. The key is the handler's permanent name: a message that was processed under another
+// key is not known. Do not wrap handlers that are registered with an inbox: the inbox remembers by itself.
 //
-// The error joins everything that is wrong: a key that is not 1 to 200 characters of valid UTF-8 without NUL or that r
-// has already, a nil fn, messages that cannot have an ID, options out of range, LogDuplicates without a logger.
+// The error joins all mistakes: a key that is not 1 to 200 characters of valid UTF-8 without NUL or that r has already,
+// a nil fn, messages that cannot have an ID, options out of range, LogDuplicates without a logger.
 func Handle[T any](
 	r *Receiver, handlerKey string, fn func(ctx context.Context, message T) error, opts ...Option,
 ) (func(ctx context.Context, message T) error, error) {
@@ -112,8 +112,8 @@ func Handle[T any](
 	return w.handle, nil
 }
 
-// Wrap wraps one handler with a Receiver of its own, see New and Handle. Message IDs must be unique across everything
-// that the handler gets, whatever its source and type: see Key.
+// Wrap wraps one handler with a new Receiver, see New and Handle. Message IDs must be unique across all messages of the
+// handler, of any source and type: see Key.
 func Wrap[T any](
 	store Store, handlerKey string, fn func(ctx context.Context, message T) error, opts ...Option,
 ) (func(ctx context.Context, message T) error, error) {

@@ -15,7 +15,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// Sweeper makes a store forget at intervals what is past its retention (contract 8.4). Do not use it beside an inbox
+// Sweeper makes a store forget keys after their retention, at intervals (contract 8.4). Do not use it beside an inbox
 // with SweepMarkers on the same tables, or for stores that forget by themselves: there is nothing left to do. Several
 // processes may sweep one store. It is safe for concurrent use.
 type Sweeper struct {
@@ -80,7 +80,7 @@ func (s *Sweeper) run(ctx context.Context) {
 	}
 }
 
-// Sweep forgets now what has expired, and returns how many keys. It works without Start.
+// Sweep forgets the expired keys now, and returns how many. It works without Start.
 func (s *Sweeper) Sweep(ctx context.Context) (forgotten int64, err error) {
 	now := s.clock.Now()
 	for {

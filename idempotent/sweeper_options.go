@@ -14,7 +14,7 @@ type SweepOptions struct {
 	// sooner: Retention does that. Default 1 h.
 	Interval time.Duration `yaml:"interval" env:"INTERVAL"`
 	// Timeout bounds each call of the store's Cleanup; one that has made progress in it is called again at once. Do not
-	// set it below what one batch of the store's takes: nothing would ever be forgotten. Default 1 m.
+	// set it below the time of one batch of the store: nothing would ever be forgotten. Default 1 m.
 	Timeout time.Duration `yaml:"timeout" env:"TIMEOUT"`
 	// Clock replaces the system clock by which retention is judged, for tests. Do not use it to shift time in
 	// production. Interval goes by real time. Default nil, the system's.

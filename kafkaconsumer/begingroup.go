@@ -55,9 +55,8 @@ type groupOffsets struct {
 	begun bool // whether the group has at least one committed offset
 }
 
-// groupOffsets asks the coordinator for committed offsets in one request: those of the given
-// partition and, with StartOffset Last, those of all partitions of the consumer's topics. A
-// response that leaves one of them out is an error.
+// groupOffsets asks the coordinator for committed offsets in one request: of the given partition and, with StartOffset
+// Last, of all partitions of the consumer's topics. A response that leaves out a partition is an error.
 func (c *Consumer) groupOffsets(ctx context.Context, topic string, partition int) (groupOffsets, error) {
 	asked := map[string][]int{}
 	if c.cfg.StartOffset == Last {
@@ -117,7 +116,7 @@ func (c *Consumer) groupOffsets(ctx context.Context, topic string, partition int
 //   - Each member commits for its own partitions. The first commit makes the group look old to the
 //     other members, and these then read everything from the first record.
 //   - Each member goes by what it remembers. After a restart it takes partitions that were added
-//     meanwhile for old ones, and skips what is in them.
+//     in between for old ones, and skips their records.
 //
 // A commit must not pass what another member has read. No member has read anything: all of them wait while the group
 // has no offset, a generation has one leader, and the coordinator refuses commits of earlier generations. If the

@@ -25,14 +25,15 @@ type StartOffset string
 const (
 	// First reads everything the partition holds.
 	First StartOffset = "first"
-	// Last reads what arrives from now on. It is for new groups: those without a committed offset
-	// on any partition of their topics. The group's leader commits the ends of all partitions in
-	// one request before any member reads, so a restart before the first record loses nothing. With
-	// ReadCommitted the end is before transactions that are still open.
+	// Last reads the records that arrive from now on. It is for new groups, without a committed offset on any partition
+	// of their topics. The group's leader commits the ends of all partitions in one request before any member reads, so
+	// a restart before the first record loses nothing. With ReadCommitted the end is before transactions that are still
+	// open.
 	//
-	// Whatever has no committed offset later is read from its first record: added partitions, topics that appear, topics
-	// that are added to the config, and topics that the leader of a new group once found missing. All members must use
-	// Last: they wait for a leader that does not. A group whose offsets have expired on the brokers is new again.
+	// Partitions that have no committed offset later are read from their first record: added partitions, topics that
+	// appear, topics that are added to the config, and topics that the leader of a new group once found missing. All
+	// members must use Last: they wait for a leader that does not. A group whose offsets have expired on the brokers is
+	// new again.
 	Last StartOffset = "last"
 )
 
@@ -96,27 +97,27 @@ type Config struct {
 	// Decoder configures how records become messages.
 	Decoder envelope.DecoderConfig `yaml:"decoder" env:"DECODER"`
 
-	// BatchRecords, BatchBytes and Linger bound one accept (contract 7.2). It takes what is there,
-	// up to the first two, and waits no longer than Linger for more. Defaults 1,000, 4 MiB and 10
-	// ms. Raising them gains little: 500 records per transaction are as fast as any number.
+	// BatchRecords, BatchBytes and Linger bound one accept (contract 7.2). It takes the available records, up to the
+	// first two limits, and waits no longer than Linger for more. Defaults 1,000, 4 MiB and 10 ms. Raising them gains
+	// little: 500 records per transaction are as fast as any number.
 	BatchRecords int           `yaml:"batch_records" env:"BATCH_RECORDS"`
 	BatchBytes   int           `yaml:"batch_bytes" env:"BATCH_BYTES"`
 	Linger       time.Duration `yaml:"linger" env:"LINGER"`
 	// AcceptConcurrency is how many accepts may run at once, each for its own partitions. Each one
 	// needs a database connection. Default 2. Do not raise it above the number of partitions.
 	AcceptConcurrency int `yaml:"accept_concurrency" env:"ACCEPT_CONCURRENCY"`
-	// BufferBytes bounds the memory of what has been fetched and not yet accepted, decompressed, of all partitions
-	// together. Default 64 MiB. While it is used up, nothing more is fetched, decompressed or decoded, except for one
-	// partition at a time, so that what is larger than the bound passes too. That partition may exceed the bound by one
-	// response, one decompressed batch (MaxBatchBytes at most), what decoding one record takes (a few times
-	// Decoder.MaxRecordBytes) and four accepts (BatchBytes).
+	// BufferBytes bounds the memory of all records, decompressed, that are fetched and not yet accepted. Default 64
+	// MiB. While it is used up, nothing more is fetched, decompressed or decoded, except for one partition at a time,
+	// so that a batch larger than the bound passes too. That partition may exceed the bound by one response, one
+	// decompressed batch (MaxBatchBytes at most), the memory to decode one record (a few times Decoder.MaxRecordBytes)
+	// and four accepts (BatchBytes).
 	BufferBytes int `yaml:"buffer_bytes" env:"BUFFER_BYTES"`
 	// MaxBatchBytes bounds a record batch, compressed or not. A larger batch halts its partition, because a few bytes can
 	// decompress to any number. Default 128 MiB, 1 GiB at most. Do not set it below what producers may write before
 	// compression: a broker's message.max.bytes counts after compression.
 	MaxBatchBytes int `yaml:"max_batch_bytes" env:"MAX_BATCH_BYTES"`
-	// CommitInterval is the shortest time between two commits. What is accepted in between is committed together. Default
-	// 100 ms. A longer interval means more redeliveries after a crash, not more throughput.
+	// CommitInterval is the shortest time between two commits. Records that are accepted in between are committed
+	// together. Default 100 ms. A longer interval means more redeliveries after a crash, not more throughput.
 	CommitInterval time.Duration `yaml:"commit_interval" env:"COMMIT_INTERVAL"`
 
 	// SessionTimeout is how long a member may be silent before the broker reassigns its partitions. Default 10 s. Brokers
@@ -156,23 +157,23 @@ type Config struct {
 	// topic must exist, is never created, and must not be one of Topics.
 	//
 	// While it cannot be written to, the partition waits before the record. So do the partitions that share its accept
-	// worker, after what they have accepted already: every AcceptConcurrency-th partition, all of them with 1, and none in
-	// Direct channels. Raise AcceptConcurrency, or use BadRecordStore, where that matters. A record that the topic refuses
-	// permanently, for example as too large, halts only its partition: give the topic a larger max.message.bytes than
-	// Topics have.
+	// worker, after the records that they have accepted already: every AcceptConcurrency-th partition, all of them with
+	// 1, and none in Direct channels. Raise AcceptConcurrency, or use BadRecordStore, where that matters. A record that
+	// the topic refuses permanently, for example as too large, halts only its partition: give the topic a larger
+	// max.message.bytes than Topics have.
 	DeadLetterTopic string `yaml:"dead_letter_topic" env:"DEAD_LETTER_TOPIC"`
-	// PublishPoisoned publishes a copy of each poisoned message of the channel, and of each record that is
-	// kept as rejected (stored bad records, and unrouted ones under Reject), to DeadLetterTopic as well,
-	// for teams that watch topics. The rows stay, and operators act on them. Rows are polled for every
-	// WatchInterval, and each is published at least once: a crash can repeat it. A copy has the message's
-	// content, key and headers, and additional headers for its origin, the error and the attempts
-	// (inbox-handler and so on). What was poisoned before the option was set is published, too. Do not
-	// consume the topic to run messages again that operators may retry as well. Default off (contract 7.9).
+	// PublishPoisoned publishes a copy of each poisoned message of the channel, and of each record that is kept as
+	// rejected (stored bad records, and unrouted ones under Reject), to DeadLetterTopic as well, for teams that watch
+	// topics. The rows stay, and operators act on them. Rows are polled for every WatchInterval, and each is published
+	// at least once: a crash can repeat it. A copy has the message's content, key and headers, and additional headers
+	// for its origin, the error and the attempts (inbox-handler and so on). Messages that were poisoned before the
+	// option was set are published, too. Do not consume the topic to run messages again that operators may retry as
+	// well. Default off (contract 7.9).
 	PublishPoisoned bool `yaml:"publish_poisoned" env:"PUBLISH_POISONED"`
 
-	// OnDeadLetter is called with each bad record that the dead-letter topic has acknowledged and with
-	// what is wrong with the record, not for copies. It runs on goroutines of the consumer and must not block them.
-	// A crash can lose the call, and a redelivery can repeat it.
+	// OnDeadLetter is called with each bad record that the dead-letter topic has acknowledged and with the record's
+	// error, not for copies. It runs on goroutines of the consumer and must not block them. A crash can lose the call,
+	// and a redelivery can repeat it.
 	OnDeadLetter func(record envelope.Record, reason error) `yaml:"-" env:"-"`
 	// OnHalt is called for each partition that halts (contract 7.4), once per halt. It runs on a goroutine of the consumer
 	// and must not block it. Use it to end the application. For alerts, watch Health.
@@ -254,7 +255,7 @@ func (c Config) validateBrokers() error {
 	return errors.Join(all...)
 }
 
-// withoutUser hides what precedes an @, where users put passwords.
+// withoutUser hides the text before an @, where users put passwords.
 func withoutUser(broker string) string {
 	if at := strings.LastIndex(broker, "@"); at >= 0 {
 		return "…" + broker[at:]
@@ -322,7 +323,7 @@ func (c Config) validateSASL() error {
 	return err
 }
 
-// mechanism returns what kafka-go authenticates with, nil without SASL.
+// mechanism returns the mechanism that kafka-go authenticates with, nil without SASL.
 func (s SASL) mechanism() (sasl.Mechanism, error) {
 	if s.Mechanism == "" {
 		if s.Username != "" || s.Password != "" {

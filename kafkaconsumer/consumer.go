@@ -1,5 +1,5 @@
-// Package kafkaconsumer reads Kafka topics for a channel. It fetches records, hands them to an
-// Acceptor and commits only what is accepted (contract 7).
+// Package kafkaconsumer reads Kafka topics for a channel. It fetches records, hands them to an Acceptor and commits
+// only accepted records (contract 7).
 //
 // Membership and commits go through kafka-go's ConsumerGroup. We do not use its Reader, which can
 // lose and repeat records and shows records that must stay hidden. Package internal/kafkawire
@@ -61,7 +61,7 @@ type shared struct {
 	conditions
 }
 
-// conditions are what may fail for a while.
+// conditions are the failures that may last for a while.
 type conditions struct {
 	grouping   *condition.Condition // reaching brokers and joining
 	fetching   *condition.Condition
@@ -166,10 +166,10 @@ const (
 	cutTimeout   = 2 * time.Second // to end after connections were cut
 )
 
-// Stop ends fetching, lets running accepts finish within DrainTimeout, commits them, leaves the group and waits for all
-// of that. After three quarters of ctx's time (or after DrainTimeout and 5 s, if ctx has no deadline) it cancels
-// accepts and closes connections. What was accepted and not committed by then is redelivered. Stop fails only if the
-// acceptor ignores its context until ctx ends. Calling Stop before Start, or twice, is allowed.
+// Stop ends fetching, lets running accepts finish within DrainTimeout, commits them, leaves the group and waits until
+// all of this has ended. After three quarters of ctx's time (or after DrainTimeout and 5 s, if ctx has no deadline) it
+// cancels accepts and closes connections. Records that are accepted and not committed by then are redelivered. Stop
+// fails only if the acceptor ignores its context until ctx ends. Calling Stop before Start, or twice, is allowed.
 func (c *Consumer) Stop(ctx context.Context) error {
 	c.mu.Lock()
 	first := !c.stopped
@@ -362,8 +362,8 @@ type Progress struct {
 	Topics           []TopicProgress // in the order of Config.Topics
 }
 
-// TopicProgress is what a consumer knows of how far one of its topics is read. Its times have readings of
-// the monotonic clock.
+// TopicProgress is how far one of a consumer's topics is read, as the consumer knows it. Its times have readings of the
+// monotonic clock.
 type TopicProgress struct {
 	Topic string
 	// Partitions is how many partitions the topic had at ListedAt; 0 if it did not exist. ListedAt is
@@ -392,8 +392,7 @@ type progress struct {
 	caughtUp map[partitionKey]time.Time // in earlier sessions
 }
 
-// Progress returns the progress of each configured topic. What partitions have caught up to does not
-// end with their assignment.
+// Progress returns the progress of each configured topic. A partition's progress is kept after its assignment ends.
 func (c *Consumer) Progress() Progress {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -411,8 +410,8 @@ func (c *Consumer) Progress() Progress {
 	return Progress{Channel: c.channel, GroupID: c.cfg.GroupID, Topics: all}
 }
 
-// keepProgress copies what the session's partitions have caught up to, because it stays true when the
-// session ends. The lock is held.
+// keepProgress copies the progress of the session's partitions, because it stays true when the session ends. The lock
+// is held.
 func (c *Consumer) keepProgress() {
 	if c.session == nil {
 		return

@@ -39,7 +39,7 @@ const (
 	copyFailures = 3
 )
 
-// Copies says what a channel publishes copies of (Config.PublishPoisoned).
+// Copies says of which rows a channel publishes copies (Config.PublishPoisoned).
 type Copies struct {
 	// Store is the part of the inbox's store that publishing needs.
 	Store interface {
@@ -55,7 +55,7 @@ type Copies struct {
 	Lease time.Duration
 }
 
-// PublishCopies makes the consumer publish copies of what the inbox gave up from its Start on, if its
+// PublishCopies makes the consumer publish copies of the messages that the inbox gave up, from its Start on, if its
 // config has PublishPoisoned. Call it before Start.
 func (c *Consumer) PublishCopies(of Copies) {
 	if !c.cfg.PublishPoisoned {
@@ -130,7 +130,7 @@ func (c *copier) run(ctx, hard context.Context) {
 	}
 }
 
-// round publishes what is not published yet, up to some failures. Most rounds find nothing.
+// round publishes the unpublished rows, and stops after some failures. Most rounds find nothing.
 func (c *copier) round(ctx, hard context.Context) error {
 	found := false
 	for _, source := range c.sources {
@@ -145,7 +145,7 @@ func (c *copier) round(ctx, hard context.Context) error {
 	}
 	held := lease.New(c.Store, copyLeaseName(c.channel), uuid.NewString(), c.Lease, c.StatementTimeout,
 		c.clock.Now)
-	// The lease is given up after each round: another process may reach what this one does not.
+	// The lease is given up after each round: another process may reach brokers that this one does not.
 	defer c.release(hard, held)
 	var problems []error
 	for _, source := range c.sources {
@@ -303,8 +303,8 @@ func (d *deadLetterPublisher) copyOf(u store.Unpublished, handlerKey string) row
 	return rowCopy{record: record, added: added, omitted: omission(u.Omitted)}
 }
 
-// contentHeaders returns a message's own headers, but with its content type and, of an event, with its
-// attributes. What came in JSON had them there, and a replay may have others than its original.
+// contentHeaders returns a message's own headers, but with its content type and, of an event, with its attributes. A
+// JSON event had its attributes in the JSON, and a replay may have other ones than its original.
 func contentHeaders(p handler.Properties, contentType string) []handler.Header {
 	const prefix, media = "ce_", "content-type"
 	isEvent := p.Attributes["specversion"] != ""

@@ -16,8 +16,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// The headers that are appended to a dead letter's own headers. The own headers stay unchanged, so
-// of several headers with one name, the last is this consumer's.
+// The headers that are appended to the record's headers in a dead letter. The record's headers stay unchanged, so of
+// several headers with one name, the last is this consumer's.
 const (
 	// HeaderTopic, HeaderPartition and HeaderOffset are the coordinates of the record.
 	HeaderTopic     = "inbox-topic"
@@ -31,8 +31,8 @@ const (
 	HeaderChannel = "inbox-channel"
 	HeaderGroup   = "inbox-group"
 	HeaderReason  = "inbox-reason"
-	// HeaderHeaders holds all of the record's own headers, encoded as in Kafka's record format. It
-	// is present only if they were too many to be read (MaxHeaders).
+	// HeaderHeaders holds all of the record's headers, encoded as in Kafka's record format. It is present only if they
+	// were too many to be read (MaxHeaders).
 	HeaderHeaders = "inbox-headers"
 	// headerHandler is the key of the handler that a message is poisoned for, headerAttempts how many
 	// attempts it had, and headerMessageID and headerMessageType are the message's. Only the copies of
@@ -41,8 +41,8 @@ const (
 	headerAttempts    = "inbox-attempts"
 	headerMessageID   = "inbox-message-id"
 	headerMessageType = "inbox-message-type"
-	// headerOmitted is why a copy has neither content nor the message's own headers: it is larger than 16
-	// MiB, or the topic never takes it. The database has them.
+	// headerOmitted is why a copy has neither content nor the message's headers: it is larger than 16 MiB, or the topic
+	// never takes it. The database has them.
 	headerOmitted = "inbox-omitted"
 )
 

@@ -34,7 +34,7 @@ var errJoining = errors.New("joining")
 type OffsetGapError struct {
 	Topic     string
 	Partition int
-	// Offset is what should be read next. The log holds First to Last-1.
+	// Offset is the next offset to read. The log holds First to Last-1.
 	Offset, First, Last int64
 }
 
@@ -59,7 +59,7 @@ func (e *OffsetGapError) Error() string {
 type TopicRecreatedError struct {
 	Topic     string
 	Partition int
-	// Offset is what should be read next in the deleted log. The new log begins at First.
+	// Offset is the next offset to read in the deleted log. The new log begins at First.
 	Offset, First int64
 
 	id kafkawire.TopicID
@@ -123,8 +123,8 @@ func fatal(err error) bool {
 	return errors.As(err, &gap) || errors.As(err, &epoch) || errors.As(err, &recreated) || errors.Is(err, ErrUnreadable)
 }
 
-// explain adds to a broker's refusal what an operator has to know and the refusal does not say: who was refused, what
-// is configured, and which right is missing on what. Other errors are returned unchanged.
+// explain adds to a broker's refusal the facts that an operator needs: the refused user, the configuration, and the
+// missing right. Other errors are returned unchanged.
 func (c Config) explain(err error) error {
 	var (
 		unknown x509.UnknownAuthorityError
@@ -157,8 +157,8 @@ func (c Config) explain(err error) error {
 	return fmt.Errorf("%w (%s)", err, hint)
 }
 
-// explainSilence is explain for a consumer that no broker has answered yet. Brokers close connections that are not what
-// they expect, without a reason. After the first answer a closed connection is an ordinary event.
+// explainSilence is explain for a consumer that no broker has answered yet. Brokers close a connection without a reason
+// if they expect another protocol. After the first answer a closed connection is an ordinary event.
 func (c Config) explainSilence(err error) error {
 	var shaking *handshakeError
 	if !lost(err) || errors.As(err, &shaking) {

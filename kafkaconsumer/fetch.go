@@ -36,7 +36,7 @@ type fetcher struct {
 	partition *partition
 	buffer    *kafkawire.Budget
 	decode    func(envelope.Record) envelope.Received
-	// sizeBound returns an upper bound of what decode adds to a record's size.
+	// sizeBound returns an upper bound of the memory that decode adds to a record's size.
 	sizeBound func(envelope.Record) int
 	// groupOffsets returns the group's committed offsets, including those of the given partition.
 	groupOffsets func(ctx context.Context, topic string, partition int) (groupOffsets, error)
@@ -98,7 +98,7 @@ func (f *fetcher) read(offset int64) {
 			continue // a throttled answer neither proves an error nor clears one
 		}
 		if err == nil {
-			f.works()
+			f.succeeded()
 			retry.Reset()
 			fatals = 0
 			if !some && time.Since(asked) < emptyPause && !routine.Sleep(p.ctx, emptyPause) {
@@ -106,7 +106,7 @@ func (f *fetcher) read(offset int64) {
 			}
 			continue
 		}
-		f.hangUp() // what is on the connection cannot be trusted
+		f.hangUp() // the rest of the connection's data cannot be trusted
 		if fatal(err) {
 			if fatals++; fatals >= fatalTries {
 				if offset, ok = f.passGap(offset, err); !ok {
@@ -139,7 +139,8 @@ func (f *fetcher) failed(err error, fields ...zap.Field) {
 		zap.Int(telemetry.FieldPartition, p.id))...)
 }
 
-func (f *fetcher) works() {
+// succeeded notes that fetching works.
+func (f *fetcher) succeeded() {
 	f.losses = 0
 	f.fetching.End(f.partition)
 }
@@ -154,8 +155,8 @@ func (f *fetcher) hangUp() {
 // errThrottled is a broker's answer to a client that has used up its quota.
 var errThrottled = errors.New("the broker throttled the fetch")
 
-// fetchOnce fetches once and hands over what came. It returns the offset to continue at, also with an
-// error, and whether the response had records.
+// fetchOnce fetches once and hands over the records. It returns the offset to continue at, also with an error, and
+// whether the response had records.
 func (f *fetcher) fetchOnce(offset int64) (next int64, some bool, err error) {
 	held := f.buffer.NewHold()
 	defer held.End()
@@ -272,7 +273,8 @@ func (f *fetcher) dial(offset int64) error {
 //   - after unaskedFor without a fetch
 //   - every identifyEvery while there are records, and once more after the last of them
 //
-// Once the ID is seen to have changed, the new log is read from its start, including what was already delivered of it.
+// Once the ID is seen to have changed, the new log is read from its start, including records of it that were already
+// delivered.
 func (f *fetcher) identify(offset int64) error {
 	p := f.partition
 	id, err := f.conn.TopicID(p.ctx, p.topic)
@@ -310,7 +312,7 @@ type responseReader struct {
 	aborted *kafkawire.Aborted
 
 	chunk *chunk
-	// count is the number of records in the batch that is being read. messages counts what was made of them.
+	// count is the number of records in the batch that is being read. messages counts the messages made of them.
 	count, messages int
 	// next is the offset after what is in chunk or passed. sent is the offset up to which the
 	// worker has been given chunks.

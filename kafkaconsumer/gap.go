@@ -27,8 +27,8 @@ func (s *shared) acceptGap(ctx context.Context, gap envelope.Gap) (disposition e
 // commitCheckPause is how often passGap checks whether all it sent is committed.
 const commitCheckPause = 10 * time.Millisecond
 
-// Before the offset moves back, the log must confirm the reason this often. A leader that lags
-// behind may report an end, or a topic, that is not the latest.
+// Before the offset moves back, the log must confirm the reason this often. A leader that lags may report an old end,
+// or an old topic.
 const (
 	agreeAnswers = 12
 	agreePause   = 250 * time.Millisecond
@@ -38,12 +38,13 @@ const (
 // It halts the partition if the acceptor does not, or if reason is no gap. It returns the offset to continue at, and
 // false if there is none. If the log turns out to hold the offset, reading continues there.
 //
-// Only passGap may move the committed offset back: to the beginning of a log that ends before the offset, or to that of
-// another log than the one that was read. Topic IDs or leader epochs show the latter. The offsets of a deleted log are
-// worthless, and everything in the new one is unread. What both logs contain is recognized by its message ID.
+// Only passGap may move the committed offset back: to the beginning of a log that ends before the offset, or to the
+// beginning of another log than the one that was read. Topic IDs or leader epochs show that it is another log. The
+// offsets of a deleted log are worthless, and all records of the new one are unread. Records that both logs contain are
+// recognized by their message IDs.
 //
-// Moving back is safe only if nothing of the old log can move the offset afterwards. So we first
-// wait until everything that was sent is accepted and committed. Otherwise:
+// Moving back is safe only if nothing of the old log can move the offset afterwards. So we first wait until all records
+// that were sent to workers are accepted and committed. Otherwise:
 //
 //  1. A chunk still on its way to a worker is accepted after the move, and its acceptance carries
 //     the offset past records of the new log.

@@ -264,7 +264,7 @@ func (c *Consumer) watch(ctx context.Context, topics []string, s *session, end f
 	return false
 }
 
-// leaderView holds what this member assigned when it last was the group's leader.
+// leaderView holds the assignments that this member made when it last was the group's leader.
 type leaderView struct {
 	mu         sync.Mutex
 	partitions map[string]int // by topic
@@ -288,17 +288,17 @@ func (v *leaderView) take() map[string]int {
 	return partitions
 }
 
-// observedBalancer records what the leader's balancer gets to assign. kafka-go passes no partitions
-// at all if one of the topics is gone. Until every member had noticed, no topic would be consumed.
-// In that case the leader asks for the partitions itself.
+// observedBalancer records the partitions that the leader's balancer gets to assign. kafka-go passes no partitions at
+// all if one of the topics is gone. Until every member had noticed, no topic would be consumed. In that case the leader
+// asks for the partitions itself.
 type observedBalancer struct {
 	kafka.GroupBalancer
 	view     *leaderView
 	existing func() []kafka.Partition
 }
 
-// UserData implements kafka.GroupBalancer. kafka-go calls it at the beginning of each join, so it clears the view: what
-// was assigned in a failed join does not count, because another member may lead the next generation.
+// UserData implements kafka.GroupBalancer. kafka-go calls it at the beginning of each join, so it clears the view: the
+// assignments of a failed join do not count, because another member may lead the next generation.
 func (b observedBalancer) UserData() ([]byte, error) {
 	b.view.take()
 	return b.GroupBalancer.UserData()
@@ -350,8 +350,8 @@ func (c *Consumer) existingOf(ctx context.Context, assignments map[string][]kafk
 	}
 }
 
-// refusal holds the partitions that a member was assigned and that do not exist, by topic: those numbers that are too
-// high. Who may join the group can lead it, and can assign anything.
+// refusal holds, by topic, the assigned partitions that do not exist, because their numbers are too high. Who may join
+// the group can lead it, and can assign anything.
 type refusal map[string][]int
 
 // refuse returns the assigned partitions that do not exist, nil if all do.
@@ -396,9 +396,9 @@ func (r refusal) err() error {
 
 // Idle describes the group as seen by a member that has no partitions.
 type Idle struct {
-	// Members counts the group's members, Partitions those of the member's topics that exist. With
-	// more members than partitions, idle members are normal. With fewer they can be normal too: of
-	// several topics, the partitions of each are assigned starting from the first member.
+	// Members counts the group's members, Partitions the existing partitions of the member's topics. With more members
+	// than partitions, idle members are normal. With fewer they can be normal too: of several topics, the partitions of
+	// each are assigned starting from the first member.
 	Members, Partitions int
 	// Unassigned counts partitions that no member has, as seen in two checks in a row.
 	Unassigned int
@@ -431,7 +431,7 @@ func (w *idleWatch) check(ctx context.Context) {
 	}
 }
 
-// group asks the coordinator for the group's members and what they are assigned.
+// group asks the coordinator for the group's members and their assignments.
 func (c *Consumer) group(ctx context.Context) (*Idle, error) {
 	existing, err := c.existingTopics(ctx)
 	if err != nil {

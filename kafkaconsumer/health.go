@@ -19,7 +19,7 @@ const (
 	StateJoining State = "joining"
 	// StateRunning means being a member of its group, possibly without partitions.
 	StateRunning State = "running"
-	// StateStopping means finishing what is being accepted.
+	// StateStopping means that running accepts are finished.
 	StateStopping State = "stopping"
 	// StateStopped means stopped permanently.
 	StateStopped State = "stopped"
@@ -32,8 +32,7 @@ type Health struct {
 	// State is what the consumer does, since StateSince (zero before Start).
 	State      State
 	StateSince time.Time
-	// MemberID and Generation are those of the last joined generation. Rebalances counts the generations after the
-	// first.
+	// MemberID and Generation identify the last joined generation. Rebalances counts the generations after the first.
 	MemberID   string
 	Generation int32
 	Rebalances int
@@ -50,8 +49,8 @@ type Health struct {
 	AssignmentErr error
 	// MissingTopics are configured and do not exist. The others are consumed.
 	MissingTopics []string
-	// DeniedTopics are configured, but this client may not see them. Brokers do not tell it whether they exist. The
-	// others are consumed.
+	// DeniedTopics are configured, but this client may not see them. The brokers' answers do not show whether they
+	// exist. The others are consumed.
 	DeniedTopics []string
 	// AcceptFailingSince is when accepting began to fail. It is zero while accepting works.
 	AcceptFailingSince time.Time
@@ -66,7 +65,7 @@ type Health struct {
 	CopyErr          error
 	// CommitErr is why the last commit failed, nil if it succeeded.
 	CommitErr error
-	// BufferedBytes counts what is fetched and not yet accepted.
+	// BufferedBytes counts the bytes that are fetched and not yet accepted.
 	BufferedBytes int
 	// Partitions are the assigned partitions, sorted by topic and number.
 	Partitions []PartitionHealth
@@ -119,8 +118,8 @@ func (h Health) Err() error {
 	return errors.Join(problems...)
 }
 
-// namedPartitions bounds how many partitions an error text names. A member may have thousands, and what is wrong with
-// one is often wrong with all.
+// namedPartitions bounds how many partitions an error text names. A member may have thousands, and they often share one
+// problem.
 const namedPartitions = 20
 
 // Lag returns the sum of the lags of the assigned partitions, in offsets, and since when one of them has been above
@@ -173,8 +172,8 @@ const (
 	partitionStarting PartitionState = "starting"
 	// partitionFetching means that nothing waits to be accepted and the broker is asked for more.
 	partitionFetching PartitionState = "fetching"
-	// partitionAccepting means that fetched records are being accepted or wait for it. Hardly anything is fetched
-	// meanwhile. If it lasts, Health.AcceptErr, Health.DeadLetterErr or StalledSince shows why.
+	// partitionAccepting means that fetched records are being accepted or wait for it. In this state hardly anything is
+	// fetched. If it lasts, Health.AcceptErr, Health.DeadLetterErr or StalledSince shows why.
 	partitionAccepting PartitionState = "accepting"
 	// partitionFailing means that fetching fails and is retried.
 	partitionFailing PartitionState = "failing"
@@ -190,8 +189,8 @@ type PartitionHealth struct {
 	Partition  int
 	State      PartitionState
 	Generation int32
-	// Next is the offset to fetch next. Accepted is the offset below which everything is accepted. Committed is what
-	// the group has. Committed <= Accepted <= Next.
+	// Next is the offset to fetch next. Accepted is the offset below which everything is accepted. Committed is the
+	// group's committed offset. Committed <= Accepted <= Next.
 	Next, Accepted, Committed int64
 	// HighWatermark, LastStable and LogStart are the broker's, as of ToldAt. Each answer to a fetch updates them. Where
 	// nothing is fetched (halted, failing, accepting) the first two are updated about every WatchInterval.
@@ -224,7 +223,7 @@ type PartitionHealth struct {
 	ErrSince time.Time
 }
 
-// Problem returns what keeps the partition from being consumed, nil if nothing does.
+// Problem returns why the partition is not consumed, nil if it is.
 func (p PartitionHealth) Problem() error {
 	switch {
 	case p.Halted != nil:

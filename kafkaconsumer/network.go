@@ -183,9 +183,9 @@ func (c *conn) limit(t time.Time) time.Time {
 	return t
 }
 
-// refused begins the refreshing condition for a refused answer that was to refresh what is known of
-// the cluster. kafka-go does not report such a failure once it knows anything, and keeps using the
-// old data. For all other answers kafka-go returns the error.
+// refused begins the refreshing condition for a refused answer that was to refresh the metadata of the cluster.
+// kafka-go does not report such a failure once it knows anything, and keeps using the old data. For all other answers
+// kafka-go returns the error.
 func (n *network) refused(err *kafkawire.AnswerError) {
 	if !n.known.Load() {
 		return
@@ -274,8 +274,8 @@ func (n *network) leader(ctx context.Context, topic string, partition int) (stri
 	return "", kafka.UnknownTopicOrPartition
 }
 
-// kafkaLog writes kafka-go's lines to zap at debug level. What matters of them is also returned as
-// errors, and logged once per change.
+// kafkaLog writes kafka-go's lines to zap at debug level. Important conditions are also returned as errors, and logged
+// once per change.
 type kafkaLog struct{ log *zap.Logger }
 
 // Printf implements kafka.Logger.
@@ -285,8 +285,8 @@ func (l kafkaLog) Printf(format string, args ...any) {
 	}
 }
 
-// maxIterations bounds what a broker may make a client compute before it logs in, to about a
-// second. Kafka stores at most 16,384 iterations.
+// maxIterations bounds the computation that a broker may demand of a client before the login, to about a second. Kafka
+// stores at most 16,384 iterations.
 const maxIterations = 1 << 20
 
 // boundedSCRAM refuses a broker's challenge that would take hours to answer. Nothing can interrupt
@@ -328,7 +328,7 @@ func (s SASL) String() string {
 	}
 }
 
-// Format writes String whatever the verb. So printing a SASL, or a struct with one in an exported field such as Config,
+// Format writes String for every verb. So printing a SASL, or a struct with one in an exported field such as Config,
 // does not show the password. For an unexported field package fmt does not call Format and prints everything.
 func (s SASL) Format(f fmt.State, _ rune) {
 	_, _ = io.WriteString(f, s.String()) // the caller sees the writer's errors itself
@@ -337,8 +337,8 @@ func (s SASL) Format(f fmt.State, _ rune) {
 // MarshalText returns String, for JSON, YAML and structured logs.
 func (s SASL) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// withoutSecrets returns what may stay in memory that could be printed: fmt does not call the
-// methods of unexported fields.
+// withoutSecrets returns the part that may stay in memory that could be printed: fmt does not call the methods of
+// unexported fields.
 func (s SASL) withoutSecrets() SASL {
 	if s.Custom != nil {
 		return SASL{Mechanism: s.Custom.Name(), AllowWithoutTLS: s.AllowWithoutTLS}

@@ -15,7 +15,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// observe refreshes what fetching does not report and logs stalls, until ctx ends.
+// observe refreshes the state that fetching does not report and logs stalls, until ctx ends.
 func (s *session) observe(ctx context.Context) {
 	var first sync.WaitGroup
 	first.Go(func() { s.awaitAssignedWatermarks(ctx) })
@@ -62,8 +62,8 @@ func (s *session) awaitAssignedWatermarks(ctx context.Context) {
 	}
 }
 
-// refreshWatermarks asks for the ends of those partitions for which no fetch has reported watermarks since the last
-// time. Halted, failing or full partitions would otherwise show the lag of their last fetch.
+// refreshWatermarks asks for the ends of the partitions for which no fetch has reported watermarks since the last time.
+// Halted, failing or full partitions would otherwise show the lag of their last fetch.
 func (s *session) refreshWatermarks(ctx context.Context) {
 	var stale []*partition
 	for _, p := range s.partitions {
@@ -127,7 +127,7 @@ func (s *session) listEnds(
 	return ends
 }
 
-// listSomeEnds sends one request and stores in ends what the answer says. It fails if there is no answer.
+// listSomeEnds sends one request and stores the answer's offsets in ends. It fails if there is no answer.
 func (s *session) listSomeEnds(
 	ctx context.Context, partitions []*partition, isolation kafka.IsolationLevel, ends map[*partition]end,
 ) error {
@@ -204,8 +204,9 @@ func (c *Consumer) partitionHealth(s *session) []PartitionHealth {
 // lag returns how far accepted is behind the high watermark, -1 while unknown. The lock is held.
 func (p *partition) lag() int64 { return p.distanceTo(p.highWatermark) }
 
-// readable returns how far accepted is behind what may be read. With read_committed that is the last stable offset,
-// before which no transaction is open. A consumer can be expected to reach this offset and not the high watermark.
+// readable returns how far accepted is behind the last readable offset. With read_committed that is the last stable
+// offset, before which no transaction is open. A consumer can be expected to reach this offset and not the high
+// watermark.
 func (p *partition) readable() int64 {
 	if p.readCommitted && p.lastStable >= 0 {
 		return p.distanceTo(min(p.lastStable, p.highWatermark))
@@ -220,7 +221,7 @@ func (p *partition) distanceTo(end int64) int64 {
 	return max(end-p.accepted, 0)
 }
 
-// compare updates since when the partition is behind, after either end moved. The lock is held.
+// compare updates since when the partition lags, after either end moved. The lock is held.
 func (p *partition) compare() {
 	for _, each := range []struct {
 		lag   int64
@@ -236,8 +237,8 @@ func (p *partition) compare() {
 }
 
 // assigned stores the high watermark asked for at assignment. It reports false for a value that cannot be true: one
-// below the committed offset comes from a leader that lags behind. If a gap was passed meanwhile, the watermark of its
-// log stays.
+// below the committed offset comes from a leader that lags. If a gap was passed in between, the watermark of its log
+// stays.
 func (p *partition) assigned(highWatermark int64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -260,8 +261,8 @@ func (p *partition) stale() bool {
 	return stale
 }
 
-// refreshed stores watermarks that were asked for because nothing is fetched. It ignores them if a fetch was answered
-// meanwhile, whose watermarks are newer. lastStable is -1 where it was not asked for.
+// refreshed stores watermarks that were requested because nothing is fetched. It ignores them if a fetch was answered
+// in between, whose watermarks are newer. lastStable is -1 where it was not asked for.
 func (p *partition) refreshed(highWatermark, lastStable int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -30,7 +30,7 @@ func (f *fetcher) begin(committed int64) (int64, bool) {
 		offset, err := f.startOffset()
 		if err == nil {
 			p.begin(offset, false)
-			f.works()
+			f.succeeded()
 			return offset, true
 		}
 		if p.ctx.Err() != nil {
@@ -90,7 +90,7 @@ func (f *fetcher) gap(offset int64) error {
 	return gap
 }
 
-// epochFell describes a batch whose leader epoch is lower than that of the batch before.
+// epochFell describes a batch whose leader epoch is lower than the previous batch's.
 func (f *fetcher) epochFell(b kafkawire.Batch) error {
 	first, err := f.listOffset(kafka.FirstOffset)
 	if err != nil {
@@ -147,7 +147,7 @@ type committer struct {
 	gen        *kafka.Generation
 	partitions []*partition
 	interval   time.Duration
-	// another commits on another connection than the generation's own.
+	// another commits on another connection than the generation's.
 	another func(offsets map[string]map[int]int64) error
 	// done receives the result of each commit.
 	done func(error)
@@ -155,7 +155,7 @@ type committer struct {
 	failed bool
 }
 
-// run commits what is due every interval until ctx ends or a commit fails. It reports whether no commit failed. A
+// run commits the due offsets every interval until ctx ends or a commit fails. It reports whether no commit failed. A
 // failed commit means that the generation is over or the coordinator is gone: the member has to join again.
 func (c *committer) run(ctx context.Context) bool {
 	for routine.Sleep(ctx, c.interval) {
@@ -166,8 +166,8 @@ func (c *committer) run(ctx context.Context) bool {
 	return true
 }
 
-// flush commits what is due and reports whether that succeeded. Commits of an ended generation fail
-// and change nothing on the broker.
+// flush commits the due offsets and reports whether that succeeded. Commits of an ended generation fail and change
+// nothing on the broker.
 func (c *committer) flush() bool {
 	if c.failed {
 		return false
@@ -215,8 +215,8 @@ func (s *session) commitAgain(offsets map[string]map[int]int64) error {
 	return s.commit(offsets)
 }
 
-// commit commits for the session's generation on another connection than the generation's own.
-// Brokers refuse it too once the generation is over.
+// commit commits for the session's generation on another connection than the generation's. Brokers refuse it too once
+// the generation is over.
 func (s *session) commit(offsets map[string]map[int]int64) error {
 	c := s.consumer
 	ctx, cancel := context.WithTimeout(c.hardCtx, c.cfg.RequestTimeout)

@@ -11,8 +11,8 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// partition is one assigned partition in one generation. Offsets are those of the next record, as
-// Kafka counts them. -1 means unknown yet.
+// partition is one assigned partition in one generation. An offset names the next record, as Kafka counts. -1 means
+// unknown yet.
 type partition struct {
 	topic string
 	id    int
@@ -30,7 +30,7 @@ type partition struct {
 	next int64
 	// accepted is the next offset to commit: every record below it is accepted or was never visible.
 	accepted int64
-	// committed is what the group coordinator has.
+	// committed is the group coordinator's offset.
 	committed int64
 	// pinned means that start itself must be committed, even if nothing follows.
 	pinned bool
@@ -49,8 +49,8 @@ type partition struct {
 	caughtUp time.Time
 
 	assignedAt, progressAt time.Time
-	// behindSince and readableSince are since when the high watermark, and the end of what may be
-	// read, have been above accepted.
+	// behindSince and readableSince are since when the high watermark, and the last readable offset, have been above
+	// accepted.
 	behindSince, readableSince time.Time
 	err                        error // last error of fetching; nil since it worked again
 	errSince, wellSince        time.Time
@@ -73,9 +73,9 @@ type chunk struct {
 	// next is the offset to continue at once the chunk is accepted.
 	next  int64
 	bytes int
-	// messages counts those of the records. A record without messages counts as one.
+	// messages counts the records' messages. A record without messages counts as one.
 	messages int
-	// run is that of the partition when the chunk was fetched.
+	// run is the partition's run when the chunk was fetched.
 	run int
 	// skipping, if not nil, means that the chunk has one record, which an operator skips.
 	skipping *granted
@@ -162,9 +162,9 @@ func (p *partition) acceptedTo() int64 {
 	return p.accepted
 }
 
-// halt stops fetching until the partition is resumed or assigned again. What was accepted may still
-// be committed. What was fetched before is still accepted, unless one of its records halts the
-// partition earlier: then that becomes the reason. It reports whether h is the reason now.
+// halt stops fetching until the partition is resumed or assigned again. Accepted records may still be committed.
+// Records that were fetched before are still accepted, unless one of them halts the partition earlier: then this
+// becomes the reason. It reports whether h is the reason now.
 func (p *partition) halt(h halt) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 // halt is why a partition is stopped.
 type halt struct {
 	reason error
-	// record means that a record halted it. What was fetched after that record is dropped.
+	// record means that a record halted it. Records that were fetched after it are dropped.
 	record bool
 	// decisions are those that an operator may take.
 	decisions []string
@@ -38,9 +38,9 @@ type granted struct {
 	halt    halt
 }
 
-// attend polls for operators' requests while a partition is halted, and passes each request to the
+// pollRequests polls for operators' requests while a partition is halted, and passes each request to the
 // fetcher of its partition (contract 7.10).
-func (s *session) attend(ctx context.Context) {
+func (s *session) pollRequests(ctx context.Context) {
 	c := s.consumer
 	defer c.attending.Clear()
 	for routine.Sleep(ctx, c.cfg.HeartbeatInterval) {
@@ -60,13 +60,13 @@ func (s *session) attend(ctx context.Context) {
 			c.attending.Begin(nil, err)
 		default:
 			c.attending.End(nil)
-			s.pass(requests)
+			s.passRequests(requests)
 		}
 	}
 }
 
-// pass passes requests to the partitions that they are for.
-func (s *session) pass(requests []models.PartitionRequest) {
+// passRequests passes requests to the partitions that they are for.
+func (s *session) passRequests(requests []models.PartitionRequest) {
 	for _, r := range requests {
 		i := slices.IndexFunc(s.partitions, func(p *partition) bool {
 			return p.topic == r.Topic && p.id == int(r.Partition)
@@ -90,8 +90,8 @@ func (f *fetcher) awaitRequest(session context.Context) (offset int64, ok bool) 
 	for {
 		select {
 		case r := <-f.partition.requests:
-			if f.begins(session, r) {
-				f.epoch = 0 // what is read again may be of an earlier one
+			if f.resumes(session, r) {
+				f.epoch = 0 // the records that are read again may be of an earlier epoch
 				return f.partition.resume(session), true
 			}
 		case <-session.Done():
@@ -100,9 +100,9 @@ func (f *fetcher) awaitRequest(session context.Context) (offset int64, ok bool) 
 	}
 }
 
-// begins reports whether a request lets the partition be fetched again. A skip and a passed gap are
+// resumes reports whether a request lets the partition be fetched again. A skip and a passed gap are
 // carried out later, when they can be stored.
-func (f *fetcher) begins(session context.Context, r models.PartitionRequest) bool {
+func (f *fetcher) resumes(session context.Context, r models.PartitionRequest) bool {
 	h, matches := f.partition.haltFor(r)
 	if !matches {
 		return false // of the time before another halt

@@ -15,7 +15,7 @@ import (
 )
 
 // session is the work of a consumer in one generation: fetchers feed workers, workers accept, and one committer
-// commits. It ends in that order, so that what is accepted is committed while the generation still allows it.
+// commits. It ends in that order, so that accepted records are committed while the generation still allows it.
 type session struct {
 	consumer   *Consumer
 	gen        *kafka.Generation
@@ -97,14 +97,14 @@ func (s *session) run(watch func(ctx context.Context, end func())) {
 	})
 	helpers.Go(func() { watch(s.ctx, s.end) })
 	helpers.Go(func() { s.observe(s.ctx) })
-	helpers.Go(func() { s.attend(s.ctx) })
+	helpers.Go(func() { s.pollRequests(s.ctx) })
 	helpers.Go(func() { s.beginGroup(s.ctx) })
 
 	<-s.ctx.Done()
 	abandon := time.AfterFunc(c.cfg.DrainTimeout, s.cancelAccept)
 	defer abandon.Stop()
 	drained, drainedNow := context.WithCancel(context.Background())
-	helpers.Go(func() { s.stayMember(drained) })
+	helpers.Go(func() { s.keepMembership(drained) })
 	fetchers.Wait()
 	workers.Wait()
 	drainedNow()
@@ -113,7 +113,7 @@ func (s *session) run(watch func(ctx context.Context, end func())) {
 	committer.flush()
 }
 
-// consumingWorker is a worker that accepts chunks, or a directWorker that delivers those of one partition.
+// consumingWorker is a worker that accepts chunks, or a directWorker that delivers the chunks of one partition.
 type consumingWorker interface {
 	run(ctx, acceptCtx context.Context)
 	queue() chan *chunk
@@ -149,10 +149,10 @@ func (s *session) makeFetcher(p *partition, out chan<- *chunk) *fetcher {
 		groupOffsets: c.groupOffsets, out: out}
 }
 
-// stayMember sends heartbeats while running accepts are finished. The generation has ended its own
+// keepMembership sends heartbeats while running accepts are finished. The generation has ended its own
 // heartbeats, and without any the broker would remove the member after SessionTimeout and refuse
 // its last commit. The responses do not matter: a rebalance is already known.
-func (s *session) stayMember(ctx context.Context) {
+func (s *session) keepMembership(ctx context.Context) {
 	c := s.consumer
 	for routine.Sleep(ctx, c.cfg.HeartbeatInterval) {
 		beat, cancel := context.WithTimeout(ctx, c.cfg.RequestTimeout)

@@ -17,24 +17,25 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// Acceptor persists what a consumer received. *acceptor.Acceptor is one.
+// Acceptor persists the records that a consumer received. *acceptor.Acceptor is one.
 //
 // AcceptRecords returns one result per record, in their order. Its error means that some records may not be stored and
-// that the cause may pass. The same records are then passed again, with growing pauses, until it succeeds. So whatever
-// is wrong with the records themselves must be a result and not an error (contract 7.1, 7.4). AcceptRecords bounds each
-// of its transactions. The consumer cancels ctx only DrainTimeout after it lost the partitions or began to stop, and
-// AcceptRecords must return soon after that. Several goroutines call it, each with its own partitions.
+// that the cause may pass. The same records are then passed again, with growing pauses, until it succeeds. So a defect
+// of a record must be a result and not an error (contract 7.1, 7.4). AcceptRecords bounds each of its transactions. The
+// consumer cancels ctx only DrainTimeout after it lost the partitions or began to stop, and AcceptRecords must return
+// soon after that. Several goroutines call it, each with its own partitions.
 //
 // AcceptGap decides whether to continue after a gap. Durable means that the gap is stored, or need not be. Halt stops
-// the partition. An error is treated as one of AcceptRecords: the same gap is passed again. A gap that was stored and
-// is passed again after a crash counts as the same gap (contract 7.5).
+// the partition. After an error the same gap is passed again, as with AcceptRecords. A gap that was stored and is
+// passed again after a crash counts as the same gap (contract 7.5).
 //
-// PartitionRequests returns what operators have requested for the channel's halted partitions. It is
-// called every HeartbeatInterval while one is halted (contract 7.10).
+// PartitionRequests returns operators' requests for the channel's halted partitions. It is called every
+// HeartbeatInterval while one is halted (contract 7.10).
 //
 // CarryOut deletes a request and, in the same transaction, stores record as rejected, or gap, if it gets one. Durable
 // means that this is done. Halt means that nothing is stored, because the request is no longer there or because the
-// database refuses its effect: the partition stays halted. An error is treated as one of AcceptRecords.
+// database refuses its effect: the partition stays halted. After an error the same is passed again, as with
+// AcceptRecords.
 type Acceptor interface {
 	AcceptRecords(ctx context.Context, channel string, received []envelope.Received) ([]envelope.Result, error)
 	AcceptGap(ctx context.Context, channel string, gap envelope.Gap) (envelope.Disposition, error)
@@ -116,7 +117,7 @@ func (w *worker) gather(ctx context.Context) []*chunk {
 			}
 		}
 		if ctx.Err() != nil {
-			// What is gathered is not accepted yet, so it is redelivered.
+			// The gathered chunks are not accepted yet, so they are redelivered.
 			for _, gathered := range batch {
 				w.buffer.Release(gathered.bytes)
 			}
@@ -141,8 +142,8 @@ func (w *worker) gather(ctx context.Context) []*chunk {
 	}
 }
 
-// accept passes a batch to the acceptor until it is accepted and its dead letters are acknowledged.
-// It reports false if it had to end before that. What is not noted by then is not committed.
+// accept passes a batch to the acceptor until it is accepted and its dead letters are acknowledged. It reports false if
+// it had to end before that. Records that are not noted by then are not committed.
 func (w *worker) accept(ctx context.Context, batch []*chunk) bool {
 	live, records := batch[:0:0], 0
 	for _, c := range batch {
@@ -229,9 +230,9 @@ func (w *worker) finishBatch(ctx context.Context, batch []*chunk, results []enve
 		s.take(c, results[:len(c.received)], w.deadLetters != nil)
 		results = results[len(c.received):]
 	}
-	// Start with everything that needs no publishing. A dead-letter topic that is down then holds
-	// back, of this batch, only what comes after the first record that it should take. Later
-	// batches wait, and with them all partitions of this worker. Those of other workers continue.
+	// Start with everything that needs no publishing. A dead-letter topic that is down then holds back, of this batch,
+	// only the records after the first one that it should take. Later batches wait, and with them all partitions of
+	// this worker. Other workers' partitions continue.
 	for _, s := range all {
 		if len(s.deadLetters) > 0 {
 			s.partition.accept(s.deadLetters[0].record.Offset, w.clock.Now())
@@ -293,9 +294,10 @@ func (w *worker) finish(s *batchOutcome) {
 
 // Deliverer runs the handlers of records synchronously. It is called by several goroutines, one per partition.
 type Deliverer interface {
-	// Deliver returns when every handler of the record's messages has finished. It returns nil if all of them succeeded,
-	// and otherwise the reason why the record is bad. envelope.ErrInterrupted means that it had to end before that, which
-	// it does soon after ctx has ended. Once stopping is closed, it finishes what runs and starts nothing new.
+	// Deliver returns when every handler of the record's messages has finished. It returns nil if all of them
+	// succeeded, and otherwise the reason why the record is bad. envelope.ErrInterrupted means that it had to end
+	// before that, which it does soon after ctx has ended. Once stopping is closed, it finishes the running handlers
+	// and starts nothing new.
 	Deliver(ctx context.Context, stopping <-chan struct{}, received envelope.Received) error
 	// Unrouted returns the record's messages that no handler takes.
 	Unrouted(received envelope.Received) []handler.RawMessage
@@ -304,10 +306,10 @@ type Deliverer interface {
 // NewDirect returns a consumer that delivers records to their handlers instead of accepting them (contract 7.6). It
 // delivers in order per partition, and the offset passes a record once all its handlers are done.
 //
-// The acceptor gets what handlers cannot process: bad records, records that handlers gave up, and unrouted messages. It
-// normally gets unrouted messages before the record's handlers run, so that it can halt there. With unroutedIsBad, set
-// if the acceptor keeps records for unrouted messages (acceptor.UnroutedReject), it gets them after the handlers have
-// run, so that the handlers' failures are kept with the record.
+// The acceptor gets the records that handlers cannot process: bad records, records that handlers gave up, and unrouted
+// messages. It normally gets unrouted messages before the record's handlers run, so that it can halt there. With
+// unroutedIsBad, set if the acceptor keeps records for unrouted messages (acceptor.UnroutedReject), it gets them after
+// the handlers have run, so that the handlers' failures are kept with the record.
 //
 // Of the config's time limits only DrainTimeout applies to handlers, once a rebalance or a stop has
 // begun. Everything else is as in New.
@@ -328,8 +330,8 @@ func NewDirect(channel string, cfg Config, deliverer Deliverer, unroutedIsBad bo
 // Direct reports whether the consumer was made by NewDirect.
 func (c *Consumer) Direct() bool { return c.deliverer != nil }
 
-// directWorker delivers the records of one partition, one after the other. Its embedded worker
-// accepts what cannot be delivered.
+// directWorker delivers the records of one partition, one after the other. Its embedded worker accepts the records that
+// cannot be delivered.
 type directWorker struct {
 	*worker
 	partition     *partition
@@ -409,7 +411,7 @@ func (w *directWorker) one(ctx, acceptCtx context.Context, run int, r envelope.R
 	return w.passToAcceptor(acceptCtx, run, envelope.Received{Record: r.Record, Err: reason}, next)
 }
 
-// passToAcceptor passes to the acceptor what no handler can process. next is the offset to continue at.
+// passToAcceptor passes to the acceptor the records that no handler can process. next is the offset to continue at.
 func (w *directWorker) passToAcceptor(acceptCtx context.Context, run int, r envelope.Received, next int64) bool {
 	return w.accept(acceptCtx, []*chunk{{partition: w.partition, run: run, received: []envelope.Received{r}, next: next}})
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // QueryClauses makes GORM's Preload and Joins of a status's message read the messages table beside the statuses table,
-// whatever schema and prefix these have (contract 3.4).
+// in any schema and with any prefix (contract 3.4).
 func (Message) QueryClauses(field *schema.Field) []clause.Interface {
 	return []clause.Interface{beside{field: field}}
 }
@@ -82,7 +82,7 @@ func (b beside) join(
 	return clause.Join{Type: how, Table: messages, ON: clause.Where{Exprs: on}}
 }
 
-// conditions are a join's own. Their columns are those of the joined table.
+// conditions are the further conditions of a join. Their columns are the joined table's.
 type conditions struct {
 	on    string
 	where clause.Where

@@ -51,8 +51,8 @@ func CheckSchema(ctx context.Context, db *gorm.DB, naming Naming, inboxName stri
 	if err != nil {
 		return err
 	}
-	// The insert of the name waits for that of another start. Above READ COMMITTED, which may be the sessions' default,
-	// it would fail once the other one commits.
+	// The insert of the name waits for another start's insert. Above READ COMMITTED, which may be the sessions'
+	// default, it would fail once the other one commits.
 	return pgxtx.Session(db, pgxtx.ByDeadline).Transaction(claim, &sql.TxOptions{Isolation: d.Stated})
 }
 
@@ -110,7 +110,7 @@ func (f found) check(migrations []Migration, naming Naming) error {
 	return nil
 }
 
-// found is what a database has of an inbox's tables.
+// found says which of an inbox's tables a database has.
 type found struct {
 	columns map[string][]string // of each table, by its name without schema and prefix, in lower case
 	later   map[string]bool     // tables of a later schema of the search path, which CREATE TABLE ignores
@@ -118,7 +118,7 @@ type found struct {
 	version int                 // 0 if there is no schema, or an unfinished one
 }
 
-// look reads what there is, without a statement that could fail: on PostgreSQL that would abort the caller's
+// look reads the existing tables, without a statement that could fail: on PostgreSQL that would abort the caller's
 // transaction.
 func look(ctx context.Context, pool gorm.ConnPool, d *dialect.Dialect, naming Naming) (found, error) {
 	f := found{columns: map[string][]string{}, later: map[string]bool{}, meta: map[string]string{}}
@@ -200,9 +200,9 @@ func Identity(ctx context.Context, db *gorm.DB, naming Naming) (inboxName, id st
 	return inboxName, id, err
 }
 
-// claimName gives the tables their inbox's name and an ID of their own, unless they have a name, which then must be the
-// same. The insert decides between two concurrent starts. The name of the unnamed inbox is the empty string, stored
-// like any other.
+// claimName gives the tables their inbox's name and a new ID. If they have a name already, it must be the same. The
+// insert decides between two concurrent starts. The name of the unnamed inbox is the empty string, stored like any
+// other.
 func claimName(ctx context.Context, pool gorm.ConnPool, naming Naming, inboxName string) error {
 	stored, found, err := metaValue(ctx, pool, naming, "name")
 	if err != nil {

@@ -84,8 +84,8 @@ func apply(
 	return claimName(ctx, conn, naming, inboxName)
 }
 
-// refuse returns an error if tables without a version are not those that an interrupted migration, or AutoMigrate,
-// leaves: they are the application's own, and would get the indexes of the inbox's.
+// refuse returns an error if tables without a version cannot come from an interrupted migration or from AutoMigrate.
+// They are then the application's tables, and must not get the inbox's indexes.
 func (f found) refuse(naming Naming) error {
 	maps.DeleteFunc(f.columns, func(table string, _ []string) bool { return f.later[table] })
 	if _, lacking := f.compare(naming); len(lacking) > 0 {
@@ -95,7 +95,7 @@ func (f found) refuse(naming Naming) error {
 	return nil
 }
 
-// end commits or rolls back, even if ctx has ended meanwhile: the connection returns to the pool and must not carry a
+// end commits or rolls back, even if ctx has ended: the connection returns to the pool and must not carry a
 // transaction.
 func end(ctx context.Context, conn *sql.Conn, commit bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)

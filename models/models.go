@@ -43,7 +43,7 @@ type Message struct {
 // statuses, and only statements with its condition use it. GORM's FindInBatches needs a primary key of one column and
 // refuses statuses; First and Last sort them by ID, the first column. Use Order and Limit.
 //
-// MessageID is only to be read and has no index of its own. Find a message's statuses by its number, as in
+// MessageID is only to be read and has no index. Find a message's statuses by its number, as in
 //
 //	db.Joins("JOIN inbox_messages m ON m.number = message_number").Where("m.id = ? AND m.namespace = ?", id, channel)
 //
@@ -138,13 +138,13 @@ type Gap struct {
 	FoundAt    time.Time `gorm:"column:found_at;not null"`
 }
 
-// PartitionRequest is what an operator decided about a halted partition, until the consumer that has the partition
+// PartitionRequest is an operator's decision about a halted partition, until the consumer that has the partition
 // carries it out (contract 7.10). A partition has one row at most.
 type PartitionRequest struct {
 	Channel   string `gorm:"column:channel;primaryKey;not null;type:varchar(200)"`
 	Topic     string `gorm:"column:topic;primaryKey;not null;type:varchar(255)"`
 	Partition int32  `gorm:"column:partition;primaryKey;autoIncrement:false;not null"`
-	// ID tells a request from a later one that replaces it.
+	// ID distinguishes a request from a later one that replaces it.
 	ID string `gorm:"column:id;type:uuid;not null"`
 	// Offset is the one before which the partition is halted. For a halt elsewhere the request is not meant.
 	Offset int64 `gorm:"column:record_offset;not null"`
@@ -154,7 +154,7 @@ type PartitionRequest struct {
 	RequestedAt time.Time `gorm:"column:requested_at;not null"`
 }
 
-// Partition is what a partition has caught up to, in one channel and consumer group (contract 6.5).
+// Partition is how far a partition is read, in one channel and consumer group (contract 6.5).
 type Partition struct {
 	Channel string `gorm:"column:channel;primaryKey;not null;type:varchar(200)"`
 	GroupID string `gorm:"column:group_id;primaryKey;not null;type:varchar(255)"`
@@ -162,7 +162,7 @@ type Partition struct {
 	// Partition is -1 in the topic's own row. That row is caught up to when the topic's partitions were last listed:
 	// those that existed then have rows.
 	Partition int32 `gorm:"column:partition;primaryKey;autoIncrement:false;not null"`
-	// Inline means that only markers are kept of what the partition holds.
+	// Inline means that only markers are kept of the partition's messages.
 	Inline bool `gorm:"column:inline;not null"`
 	// CaughtUpAt is a moment such that everything that was in the partition then is accepted and its offset committed.
 	// It is nil until there is one, and never goes back.
@@ -191,8 +191,8 @@ type Worker struct {
 	HeartbeatAt time.Time  `gorm:"column:heartbeat_at;not null"`
 	StoppedAt   *time.Time `gorm:"column:stopped_at"`
 	ReleasedAt  *time.Time `gorm:"column:released_at"` // declared dead, its claims released
-	// Health is what kept the process from being healthy at its last heartbeat: a JSON array of reasons, empty if there
-	// were none (contract 11.5).
+	// Health says why the process was not healthy at its last heartbeat: a JSON array of reasons, empty if there were
+	// none (contract 11.5).
 	Health string `gorm:"column:health;type:text;not null"`
 	// Consumers is the state of the process's Kafka consumers at its last heartbeat: a JSON array (contract 11.1).
 	Consumers string `gorm:"column:consumers;type:text;not null"`
@@ -200,7 +200,7 @@ type Worker struct {
 	DatabaseRole string `gorm:"column:database_role;type:text;not null"`
 }
 
-// Handler is what operators decided about one handler key. A key without a row is not paused (contract 5.13).
+// Handler has operators' decisions about one handler key. A key without a row is not paused (contract 5.13).
 type Handler struct {
 	HandlerKey string    `gorm:"column:handler_key;primaryKey;not null;type:varchar(200)"`
 	Paused     bool      `gorm:"column:paused;not null;default:false"`

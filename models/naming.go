@@ -18,7 +18,7 @@ var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 // Naming is where an inbox's tables are (contract 3.4). The zero value is the default: the connection's own schema and
 // the prefix "inbox_". Two inboxes share a database under different prefixes or schemas.
 //
-// As a clause it directs a statement of GORM's to the table of the rows that the statement is about:
+// As a clause it directs a GORM statement to the table of the statement's model:
 //
 //	db.Clauses(naming).Where("is_poisoned").Find(&statuses)
 //	db.Clauses(naming).Model(&models.Marker{}).Count(&n)
@@ -60,7 +60,7 @@ func (n Naming) Gaps() string { return n.table("gaps") }
 // PartitionRequests returns the qualified name of the table of requests about halted partitions.
 func (n Naming) PartitionRequests() string { return n.table("partition_requests") }
 
-// Partitions returns the qualified name of the table of what partitions have caught up to.
+// Partitions returns the qualified name of the table of partitions' progress.
 func (n Naming) Partitions() string { return n.table("partitions") }
 
 // Locks returns the qualified name of the leases table.

@@ -24,7 +24,7 @@ type Migration struct {
 }
 
 // Statements splits the SQL after each line that ends with a semicolon, without the comments, for drivers that take one
-// statement at a time. What follows the last semicolon is a statement too.
+// statement at a time. The text after the last semicolon is a statement too.
 func (m Migration) Statements() []string {
 	var statements []string
 	var current []string
@@ -84,7 +84,7 @@ func SQL(dialect string, naming Naming) ([]Migration, error) {
 	return migrations, nil
 }
 
-// hashOf identifies what the SQL of a migration does: comments and white space do not count.
+// hashOf identifies the statements of a migration: comments and white space do not count.
 func hashOf(text string) string {
 	words := strings.Fields(strings.Join(Migration{SQL: text}.Statements(), " "))
 	sum := sha256.Sum256([]byte(strings.Join(words, " ")))

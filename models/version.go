@@ -39,7 +39,8 @@ func (Version) DeleteClauses(field *schema.Field) []clause.Interface {
 
 var errUpsertOfSeveral = errors.New("statuses that were read cannot be saved or upserted several at a time: save each by itself")
 
-// versionGuard is what the three guards share. To GORM it is a clause, but it never becomes part of a statement.
+// versionGuard is the common part of the three guards. To GORM it is a clause, but it never becomes part of a
+// statement.
 type versionGuard struct {
 	noClause
 	field *schema.Field
@@ -75,8 +76,8 @@ func (g versionGuard) of(stmt *gorm.Statement, row reflect.Value) Version {
 	return version
 }
 
-// read returns the statuses that a statement is about: those of its model, else those of its values. It returns none if
-// none of them was read.
+// read returns the statuses that a statement is about: its model's, or else its values'. It returns none if none of
+// them was read.
 func (g versionGuard) read(stmt *gorm.Statement) []reflect.Value {
 	for _, given := range []any{stmt.Model, stmt.Dest} {
 		rows := structsOf(reflect.ValueOf(given), stmt.Schema.ModelType)
@@ -148,8 +149,8 @@ func keyColumns(stmt *gorm.Statement) []clause.Column {
 // idOf returns the field of a status's ID.
 func idOf(stmt *gorm.Statement) *schema.Field { return stmt.Schema.LookUpField("ID") }
 
-// identified adds to a condition about one row what was read of the row's primary key and ID. A part of the key alone
-// would find other rows, too.
+// identified adds the row's primary key and ID, as far as they were read, to a condition about one row. A part of the
+// key alone would find other rows, too.
 func (versionGuard) identified(stmt *gorm.Statement, row reflect.Value, condition clause.Expression) clause.Expression {
 	all, parts := []clause.Expression{condition}, 0
 	for _, field := range append(slices.Clone(stmt.Schema.PrimaryFields), idOf(stmt)) {

@@ -22,9 +22,10 @@ func (o statusActions) Retry(ctx context.Context, actor Actor, ref Ref) error {
 	return o.actOn(ctx, actor, ActionRetry, ref)
 }
 
-// Discard ends an open status for good without running its handler (again): one that is poisoned, pending, failing or
-// waiting in its lane. The row is kept, so that a redelivery is still a duplicate, and is cleaned up like a completed
-// one. The next row of its lane may run. It returns ErrNotFound, ErrStale or ErrProcessing if nothing was done.
+// Discard permanently ends an open status without running its handler (again): one that is poisoned, pending, failing
+// or waiting in its lane. The row is kept, so that a redelivery is still a duplicate, and is cleaned up like a
+// completed one. The next row of its lane may run. It returns ErrNotFound, ErrStale or ErrProcessing if nothing was
+// done.
 func (o statusActions) Discard(ctx context.Context, actor Actor, ref Ref) error {
 	return o.actOn(ctx, actor, ActionDiscard, ref)
 }
@@ -55,8 +56,8 @@ func (o statusActions) actOn(ctx context.Context, actor Actor, action Action, re
 	return nil
 }
 
-// change retries or discards those of these statuses that allow it and are at their version, where 0 means any version.
-// It returns the changed ones.
+// change retries or discards the given statuses that allow it and are at their version, where 0 means any version. It
+// returns the changed ones.
 func (o statusActions) change(ctx context.Context, tx *gorm.DB, action Action, refs []store.VersionedID) (
 	[]store.ChangedStatus, error,
 ) {
@@ -207,9 +208,9 @@ func handlerKeys(rows []store.ChangedStatus) []string {
 	return distinct(keys)
 }
 
-// Cleanup deletes now what the retentions allow, see Inbox.Cleanup. It runs many transactions. One audit row is written
-// before the first and one, with the counts, after the last. It needs a Live, which knows the retentions, or the option
-// Cleanup. It may take long; ctx ends it.
+// Cleanup deletes expired rows now, see Inbox.Cleanup. It runs many transactions. One audit row is written before the
+// first and one, with the counts, after the last. It needs a Live, which knows the retentions, or the option Cleanup.
+// It may take long; ctx ends it.
 func (o statusActions) Cleanup(ctx context.Context, actor Actor) (handler.Deleted, error) {
 	if err := o.Can(ActionCleanup); err != nil {
 		return handler.Deleted{}, err

@@ -41,7 +41,7 @@ const (
 	actionResumePartition Action = "resume_partition"
 	actionSkipRecord      Action = "skip_record"
 	actionForgetTopic     Action = "forget_topic"
-	actionDenied          Action = "denied" // what was asked for is the target
+	actionDenied          Action = "denied" // the target is the refused request
 )
 
 // Actions returns all actions.
@@ -56,7 +56,7 @@ type AuditEntry struct {
 	ID         string
 	OccurredAt time.Time
 	Actor      Actor
-	// DatabaseRole is the PostgreSQL role that wrote the row, whatever Actor says. It is empty on SQLite.
+	// DatabaseRole is the PostgreSQL role that wrote the row, which may differ from Actor. It is empty on SQLite.
 	DatabaseRole string
 	Action       Action
 	// Target is what the action was applied to, such as "message m1", "status 0190…" or "handler orders.mail".
@@ -131,7 +131,7 @@ func (o auditLog) details(ctx context.Context, entries []AuditEntry) error {
 	return err
 }
 
-// check returns what is wrong with an actor.
+// check returns an error if the actor is not usable.
 func (a Actor) check() error {
 	if strings.TrimSpace(string(a)) == "" {
 		return badInput("actor", "it is empty")
@@ -140,7 +140,7 @@ func (a Actor) check() error {
 }
 
 // audited runs an action in one transaction with its audit row, so neither exists without the other (contract 11.3).
-// The row's detail is what work returns.
+// The row's detail is work's result.
 func (o *access) audited(ctx context.Context, actor Actor, action Action, target string,
 	work func(ctx context.Context, tx *gorm.DB) (detail any, err error),
 ) error {
@@ -174,7 +174,7 @@ func (o *access) auditedAs(ctx context.Context, actor Actor, action Action, targ
 	return id, err
 }
 
-// note adds an audit row for something that has no transaction of its own.
+// note adds an audit row for an action without a transaction.
 func (o *access) note(ctx context.Context, actor Actor, action Action, target string, detail any) error {
 	return o.audited(ctx, actor, action, target, func(context.Context, *gorm.DB) (any, error) { return detail, nil })
 }
@@ -192,7 +192,7 @@ func (o *access) noteAnyway(ctx context.Context, actor Actor, action Action, tar
 	return o.noteThrough(ctx, actor, action, target, detail)
 }
 
-// entry returns a new audit row. Its ID is later than those of all earlier rows of this process.
+// entry returns a new audit row. Its ID is later than the IDs of all earlier rows of this process.
 func (o *access) entry(actor Actor, action Action, target string, detail any) (models.Audit, error) {
 	now := o.opts.Clock.Now()
 	id, err := o.auditIDs.next(now)
@@ -247,7 +247,7 @@ func putTime(id *uuid.UUID, at int64) {
 // programs may use another clock.
 const auditMargin = time.Hour
 
-// auditFrom returns an ID before those of all audit rows since t.
+// auditFrom returns an ID before the IDs of all audit rows since t.
 func auditFrom(t time.Time) string {
 	id := uuid.Nil
 	if !t.IsZero() {
@@ -256,7 +256,7 @@ func auditFrom(t time.Time) string {
 	return id.String()
 }
 
-// auditBefore returns an ID after those of all audit rows until t.
+// auditBefore returns an ID after the IDs of all audit rows until t.
 func auditBefore(t time.Time) string {
 	if t.IsZero() {
 		return lastID
@@ -270,8 +270,8 @@ func auditBefore(t time.Time) string {
 const unknown Actor = "(unknown)"
 
 // Denied adds an audit row for a request that was refused because its actor may not make it (contract 11.3). Target is
-// what the request was for, such as "POST delete": 1 to 500 characters, and never text that the request chose. An
-// invalid actor is stored as "(unknown)". It is for code that authorizes requests, such as package dashboard.
+// the refused request, such as "POST delete": 1 to 500 characters, and never text that the request chose. An invalid
+// actor is stored as "(unknown)". It is for code that authorizes requests, such as package dashboard.
 //
 // A flood of such requests writes few rows. For one actor and one target within 10 minutes it writes the first, the
 // 10th, the 100th and so on, each with the number so far. Beyond 1,000 pairs of actor and target at once, all others

@@ -16,19 +16,20 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// Backfill gives a handler the statuses that it lacks for stored messages, as redeliveries of them would: those of its
-// channel and type that were received from from on and before to. From is required; a zero to is now. It needs a Live,
-// which knows what the handler subscribes to. Use it after a handler was added in a rolling deploy, once no program
-// without the handler runs any more (contract 4.2, 11.1).
+// Backfill gives a handler the statuses that it lacks for stored messages, as redeliveries of them would. It covers
+// messages of its channel and type that were received from from on and before to. From is required; a zero to is now.
+// It needs a Live, which knows what the handler subscribes to. Use it after a handler was added in a rolling deploy,
+// once no program without the handler runs any more (contract 4.2, 11.1).
 //
-// A message gets none if the handler has one under any of its keys, or if it is older than the handler's retention.
-// Among channels that share their IDs, the channel on which a message came first counts. The new statuses are due now.
+// A message gets no status if the handler has one under any of its keys, or if it is older than the handler's
+// retention. Among channels that share their IDs, the channel on which a message came first counts. The new statuses
+// are due now.
 //
 // An ordered handler has to be paused, or nothing is done (ErrNotPaused): pause it, wait a heartbeat, backfill, resume.
 // Each new status then takes its message's place in its lane, before later ones that have not run yet (contract 5.12).
 //
-// It works in chunks, like RetryMatching, and returns what was done also with an error. To continue, call it again. Do
-// a DryRun first; its count reads 10,000 messages at most.
+// It works in chunks, like RetryMatching, and returns the counts so far also with an error. To continue, call it again.
+// Do a DryRun first; its count reads 10,000 messages at most.
 func (o statusActions) Backfill(
 	ctx context.Context, actor Actor, handlerKey string, from, to time.Time, bulk Bulk,
 ) (BulkResult, error) {
@@ -227,7 +228,7 @@ func (b *backfill) addChunk(ctx context.Context, messages []unhandled) (int, err
 	return len(added), nil
 }
 
-// rows returns the rows to add: those of messages that still exist and are retained now that cleanup cannot touch them.
+// rows returns the rows to add. It leaves out messages that cleanup deleted, or may delete, before they were locked.
 func (b *backfill) rows(messages []unhandled, locked []int64) (rows []store.AddedStatus, err error) {
 	for _, m := range messages {
 		if !slices.Contains(locked, m.number) || !b.retained(m.receivedAt) {

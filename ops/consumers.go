@@ -34,11 +34,11 @@ type Consumer struct {
 	Lag int64 `json:"lag"`
 	// Unrouted is how many messages of its channel no handler took, since its process made the inbox.
 	Unrouted int64 `json:"unrouted,omitempty"`
-	// Problem is what keeps it from consuming, without what is wrong with single partitions. It is redacted, and empty
-	// if nothing is.
+	// Problem is why it does not consume, without the problems of single partitions. It is redacted, and empty if it
+	// consumes.
 	Problem string `json:"problem,omitempty"`
-	// Partitions are those with the most to see: halted ones first, then those with a problem, then those with the
-	// largest lag, 100 of a worker at most. Unlisted counts the others.
+	// Partitions are the most important ones: halted ones first, then those with a problem, then those with the largest
+	// lag, 100 of a worker at most. Unlisted counts the others.
 	Partitions []ConsumedPartition `json:"partitions,omitempty"`
 	Unlisted   int                 `json:"unlisted,omitempty"`
 }
@@ -49,8 +49,8 @@ type ConsumedPartition struct {
 	Partition int32  `json:"partition"`
 	// State is starting, fetching, accepting, failing or halted.
 	State string `json:"state"`
-	// Position is the next offset to accept: the one before which a halted partition is halted. Committed is what the
-	// group has. Lag is in offsets. Each is -1 while unknown.
+	// Position is the next offset to accept: the one before which a halted partition is halted. Committed is the
+	// group's committed offset. Lag is in offsets. Each is -1 while unknown.
 	Position  int64 `json:"position"`
 	Committed int64 `json:"committed"`
 	Lag       int64 `json:"lag"`
@@ -62,8 +62,8 @@ type ConsumedPartition struct {
 	Halted    bool `json:"halted,omitempty"`
 	Skippable bool `json:"skippable,omitempty"`
 	AfterGap  bool `json:"after_gap,omitempty"`
-	// Request is what an operator has requested for this halt and the consumer has not carried out yet; nil if there is
-	// none. Its Decision is "resume" or "skip".
+	// Request is an operator's request for this halt that the consumer has not carried out yet; nil if there is none.
+	// Its Decision is "resume" or "skip".
 	Request *models.PartitionRequest `json:"-"`
 }
 

@@ -138,8 +138,8 @@ func (g *grouping) find(ctx context.Context, o statusSearch, keys []string) (ref
 	return refs, nil
 }
 
-// maxRounds is the number of rounds in which groups are found. Each round divides what is left among the handlers that
-// have more.
+// maxRounds is the number of rounds in which groups are found. Each round divides the rest among the handlers that have
+// more.
 const maxRounds = 8
 
 // findMore returns up to perKey groups of each handler key after one of its groups, and the last group of each key that

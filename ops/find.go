@@ -88,9 +88,9 @@ func (f *filter) takesTime(received time.Time) bool {
 	return (f.From.IsZero() || !received.Before(f.From)) && (f.To.IsZero() || received.Before(f.To))
 }
 
-// takesText compares with the text as it is shown: what the redaction hook hides must not be found.
-func (f *filter) takesText(shown string) bool {
-	return f.text == "" || strings.Contains(strings.ToLower(shown), f.text)
+// takesText compares with the text as operators see it: a search must not find text that the redaction hook hides.
+func (f *filter) takesText(redacted string) bool {
+	return f.text == "" || strings.Contains(strings.ToLower(redacted), f.text)
 }
 
 // sqlText returns the text, in lower case, that statements search for in errors, so that a search need not read every
@@ -112,10 +112,10 @@ func (f *filter) poisonedAlone() bool {
 		f.Type == "" && f.From.IsZero() && f.To.IsZero()
 }
 
-// stages returns the parts of the list of matching statuses, in order. What only partial indexes hold is found by these
-// indexes, everything else by age. The index on failures holds what is poisoned or failing: a retried status keeps its
-// fingerprint and is not in it. An action begins with what waits in lanes: discarding frees the next row of a lane,
-// which is then found by its due time.
+// stages returns the parts of the list of matching statuses, in order. Statuses that partial indexes hold are found by
+// these, all others by age. The index on failures holds poisoned and failing statuses: a retried status keeps its
+// fingerprint and is not in it. An action begins with the statuses that wait in lanes: discarding frees the next row of
+// a lane, which is then found by its due time.
 func (f *filter) stages() []store.Stage {
 	switch {
 	case f.MessageID != "":
@@ -152,8 +152,8 @@ type found struct {
 }
 
 // find reads matching statuses from a place on, until it has limit rows or has read lookLimit rows. A list without
-// conditions takes one statement for each stage. A search with few matches continues after what it has read, in larger
-// steps.
+// conditions takes one statement for each stage. A search with few matches continues after the rows that it has read,
+// in larger steps.
 func (o statusSearch) find(ctx context.Context, f *filter, after *place, limit int) (found, error) {
 	var out found
 	stages, first := f.stages(), 0

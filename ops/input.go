@@ -70,7 +70,7 @@ func wholeMicroseconds(t time.Time) time.Time {
 	return t
 }
 
-// roughly returns the same limits for times in any form, as statements compare them. What they let through is compared
+// roughly returns the same limits for times in any form, as statements compare them. Rows within them are then compared
 // exactly. On SQLite, GORM's Create stores times without a fraction if it is 0, and these sort before the same time in
 // our form.
 func (o *access) roughly(from, to time.Time) (oldest, before time.Time) {
@@ -201,7 +201,7 @@ type Filter struct {
 // to the list and the filter that it came from; with any other it is ErrBadInput. The empty Cursor is the beginning.
 type Cursor string
 
-// These limit what one call does.
+// These limit one call.
 const (
 	// defaultLimit is the page size if the caller gives 0.
 	defaultLimit = 50

@@ -11,8 +11,8 @@ import (
 // laneCap is how many statuses ahead in a lane are counted.
 const laneCap = 1000
 
-// placeInLane counts what is before a status in its own lane. After a rename, and while older rows exist, a lane has
-// two names, see contract 5.12; only the status's name counts here.
+// placeInLane counts the rows before a status in its lane. After a rename, and while older rows exist, a lane has two
+// names, see contract 5.12; only the status's name counts here.
 func (o messageViews) placeInLane(ctx context.Context, r row) (*LanePlace, error) {
 	sequence, err := read(ctx, o.access, func(ctx context.Context, pool gorm.ConnPool) (*int64, error) {
 		return o.store.SequenceOf(ctx, pool, r.ID)
@@ -59,8 +59,8 @@ func headState(h *store.LaneHead) State {
 	}
 }
 
-// wakeAfter advances the lanes of what has changed, after the commit, and wakes the handlers concerned, here and in
-// other processes. This only saves time: sweeps check every lane within a minute, and polling finds what is due. So a
+// wakeAfter advances the lanes of changed statuses, after the commit, and wakes the handlers concerned, here and in
+// other processes. This only saves time: sweeps check every lane within a minute, and polling finds due statuses. So a
 // failure here does not make the action fail.
 func (o *access) wakeAfter(ctx context.Context, madeDue bool, rows []store.ChangedStatus) {
 	ctx, cancel := o.within(context.WithoutCancel(ctx))

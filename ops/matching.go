@@ -52,19 +52,20 @@ type BulkResult struct {
 // RetryMatching retries every poisoned status that matches the filter, in chunks. Each chunk is a transaction with its
 // own audit row; one more audit row records the end. Filter.States may contain StatePoisoned, which is the default, and
 // StateFailing. The rest of the filter must not be empty: to retry everything, name the handler keys. Each status is
-// retried once: one that is poisoned again meanwhile stays poisoned. The end of ctx stops the action between two
-// chunks, or rolls back the current one. The result is what was done, also with an error.
+// retried once: if it is poisoned again during the action, it stays poisoned. The end of ctx stops the action between
+// two chunks, or rolls back the current one. The result counts the done statuses, also with an error.
 //
-// Do a DryRun first, have the operator confirm its count, and pass it as Max, because no one has seen what was poisoned
-// since then. Set the filter's To for the same reason.
+// Do a DryRun first, have the operator confirm its count, and pass it as Max, because no one has seen the statuses that
+// were poisoned since then. Set the filter's To for the same reason.
 func (o statusActions) RetryMatching(ctx context.Context, actor Actor, filter Filter, bulk Bulk) (BulkResult, error) {
 	return o.actOnMatching(ctx, actor, ActionRetry, filter, bulk)
 }
 
 // DiscardMatching discards every poisoned status that matches the filter, in the same way as RetryMatching.
-// Filter.States may contain StatePoisoned, which is the default, StateFailing and StatePending, which includes what is
-// failing and what waits in lanes. This is how to give up what is pending for a handler that no program has any more.
-// What a worker claims or frees in its lane meanwhile may be skipped: pause the handler first to discard all of it.
+// Filter.States may contain StatePoisoned, which is the default, StateFailing and StatePending, which includes failing
+// statuses and those that wait in lanes. Use it to give up the pending statuses of a handler that no program has any
+// more. It may skip statuses that a worker claims, or frees in their lanes, during the action: pause the handler first
+// to discard all of them.
 func (o statusActions) DiscardMatching(ctx context.Context, actor Actor, filter Filter, bulk Bulk) (BulkResult, error) {
 	return o.actOnMatching(ctx, actor, ActionDiscard, filter, bulk)
 }
@@ -158,8 +159,8 @@ const allMatching = "matching statuses"
 func (o statusActions) actOnChunks(
 	ctx context.Context, actor Actor, action Action, f *filter, given Filter, bulk Bulk,
 ) (result BulkResult, err error) {
-	// What fails again after its retry can come again, further on in the order of due times. Each status is taken once.
-	taken := map[string]bool{}
+	// A status that fails again after its retry can come again, later in the order of due times. Each is retried once.
+	retried := map[string]bool{}
 	for after := (*place)(nil); ; {
 		if err := ctx.Err(); err != nil {
 			return result, err
@@ -169,7 +170,7 @@ func (o statusActions) actOnChunks(
 		if err != nil {
 			return result, err
 		}
-		out.rows = slices.DeleteFunc(out.rows, func(h hit) bool { return taken[h.ID] })
+		out.rows = slices.DeleteFunc(out.rows, func(h hit) bool { return retried[h.ID] })
 		if enough { // this was only to see whether there are more
 			if result.More, after = len(out.rows) > 0, out.next; result.More || after == nil {
 				return result, nil
@@ -178,7 +179,7 @@ func (o statusActions) actOnChunks(
 		}
 		if action == ActionRetry && slices.Contains(given.States, StateFailing) {
 			for _, h := range out.rows {
-				taken[h.ID] = true
+				retried[h.ID] = true
 			}
 		}
 		done, err := o.actOnChunk(ctx, actor, action, given, out.rows)
@@ -222,7 +223,7 @@ func forAction(action Action, given Filter) (*filter, error) {
 
 func (o statusActions) findChunk(ctx context.Context, f *filter, after *place, chunk int) (found, error) {
 	var out found
-	err := outlast(ctx, func() (err error) {
+	err := untilDatabaseAnswers(ctx, func() (err error) {
 		ctx, cancel := o.bounded(ctx)
 		defer cancel()
 		out, err = o.find(ctx, f, after, chunk)
@@ -231,7 +232,7 @@ func (o statusActions) findChunk(ctx context.Context, f *filter, after *place, c
 	return out, err
 }
 
-// actOnChunk changes those of the rows that have not changed since they were found.
+// actOnChunk changes the rows that are still as they were found.
 func (o statusActions) actOnChunk(ctx context.Context, actor Actor, action Action, filter Filter, rows []hit) (
 	int, error,
 ) {

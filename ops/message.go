@@ -46,7 +46,7 @@ type Message struct {
 	Statuses []StatusDetail
 }
 
-// StatusDetail is a status with its place in its lane and what keeps it from running.
+// StatusDetail is a status with its place in its lane and the reason why it does not run.
 type StatusDetail struct {
 	Status
 	// Obstacle is the handler's obstacle, see Handler, while the status is pending. While it is processing, Obstacle
@@ -74,7 +74,7 @@ type Attempt struct {
 	Retried bool
 }
 
-// LanePlace describes what is before a status in its lane.
+// LanePlace describes the rows before a status in its lane.
 type LanePlace struct {
 	// Ahead counts the open statuses before it, including poisoned ones.
 	Ahead Count
@@ -98,7 +98,7 @@ func (o messageViews) Message(ctx context.Context, actor Actor, ref MessageRef) 
 	err := o.audited(ctx, actor, ActionView, "message "+ref.ID, func(ctx context.Context, tx *gorm.DB) (any, error) {
 		stored, err := o.loadMessage(ctx, tx.Statement.ConnPool, ref)
 		if err == nil {
-			m = o.shown(stored)
+			m = o.redactedMessage(stored)
 		}
 		return inNamespace(m.Namespace), err
 	})
@@ -155,8 +155,8 @@ func (o messageViews) loadMessage(ctx context.Context, pool gorm.ConnPool, ref M
 	return *message, nil
 }
 
-// shown returns a message as operators see it, without its statuses.
-func (o messageViews) shown(stored models.Message) Message {
+// redactedMessage returns a message as operators see it, without its statuses.
+func (o messageViews) redactedMessage(stored models.Message) Message {
 	m := Message{ID: stored.ID, Namespace: stored.Namespace, Number: int64(stored.Number), Transport: stored.TransportName,
 		Type: stored.Type, Source: stored.Source,
 		ContentType: stored.ContentType, ReceivedAt: stored.ReceivedAt}
@@ -203,8 +203,8 @@ func traceID(p handler.Properties) string {
 	return ""
 }
 
-// hangs reports whether the worker that runs an attempt lists its call as one that does not return.
-func hangs(s Status, workers []Worker) bool {
+// isStuck reports whether the worker that runs an attempt lists its call as one that does not return.
+func isStuck(s Status, workers []Worker) bool {
 	i := slices.IndexFunc(workers, func(w Worker) bool { return w.ID == s.WorkerID && w.Alive })
 	return i >= 0 && slices.ContainsFunc(workers[i].Reasons, func(r HealthReason) bool {
 		return r.Code == health.LongRunning && r.HandlerKey == s.HandlerKey && slices.Contains(r.MessageIDs, s.MessageID)
@@ -239,7 +239,7 @@ func (o messageViews) statusesIn(ctx context.Context, m Message) ([]StatusDetail
 		case i < 0:
 		case r.State == StatePending:
 			detail.Obstacle = handlers[i].Obstacle
-		case r.State == StateProcessing && hangs(r.Status, workers):
+		case r.State == StateProcessing && isStuck(r.Status, workers):
 			detail.Obstacle = "its call does not return"
 		}
 		if r.lane != nil && r.CompletedAt.IsZero() {

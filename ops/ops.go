@@ -1,6 +1,6 @@
-// Package ops is what operators see of an inbox and do with it: one Go API for the CLI and the dashboard (contract
-// 11.1-11.3). It works on the tables only, of any inbox that a *gorm.DB reaches, whether or not a process of it runs.
-// What only the running application can do, it asks of a Live.
+// Package ops is the Go API to inspect and operate an inbox, for the CLI and the dashboard (contract 11.1-11.3). It
+// works on the tables only, of any inbox that a *gorm.DB reaches, whether or not a process of it runs. For actions that
+// only the running application can do, it calls a Live.
 //
 // Every query is bounded: lists are pages, counts are capped, and a search that would have to read too many rows stops
 // and says so. Every action, and every read of a payload, has an Actor and leaves an audit row in the same transaction.
@@ -93,16 +93,16 @@ func New(db *gorm.DB, configure ...func(o *Options)) (*Ops, error) {
 
 // fewConnections is the default of Connections.
 func fewConnections(db *gorm.DB) int {
-	const most = 4
+	const few = 4
 	pool, err := db.DB()
 	if err != nil { // wrapped by the user: its size is not known
-		return most
+		return few
 	}
 	limit := pool.Stats().MaxOpenConnections
 	if limit == 0 {
-		return most
+		return few
 	}
-	return min(max(limit/4, 1), most)
+	return min(max(limit/4, 1), few)
 }
 
 // CheckSchema returns an error that says what to do if the tables are not there, or too old for this program (contract
@@ -128,11 +128,11 @@ type Options struct {
 	// AllowReplay allows Replay. Who may replay a message may make the application do anything that a message can:
 	// leave it off where operators are not trusted with that. Default off (contract 11.1).
 	AllowReplay bool
-	// Redact replaces each value before anybody sees it or searches in it. It does not change what is stored, nor what
-	// Replay and ReAccept work with. Failure groups are made of errors as they are stored, without what redact.Common
-	// hides. In Inbox.Ops it gets what inbox.Options.Redact has left, and cannot replace that hook. Message IDs, types,
-	// sources, handler keys and topics are shown as they are: keep secrets out of them. Default nil, no hook (contract
-	// 11.4, 11.6).
+	// Redact replaces each value before anybody sees it or searches in it. It changes neither the stored rows nor the
+	// input of Replay and ReAccept. Failure groups are made of errors as they are stored, without the parts that
+	// redact.Common hides. In Inbox.Ops it gets the result of inbox.Options.Redact, and cannot replace that hook.
+	// Message IDs, types, sources, handler keys and topics are shown as they are: keep secrets out of them. Default
+	// nil, no hook (contract 11.4, 11.6).
 	Redact redact.Hook
 	// Cleanup replaces the running application's cleanup. It is for programs beside the application that know its
 	// retentions. Don't set it in the application, whose own cleanup obeys the retentions of single handlers and
@@ -141,8 +141,8 @@ type Options struct {
 	Cleanup func(ctx context.Context) (handler.Deleted, error)
 	// Live is the running application. Inbox.Ops sets it. Default nil, none.
 	Live Live
-	// Clock replaces the clock that ages, due times and the times of audit rows are computed with, for tests. On
-	// PostgreSQL the database's clock judges the silence of workers whatever this is (contract 3.5). Default nil, the
+	// Clock replaces the clock that ages, due times and the times of audit rows are computed with, for tests. It does
+	// not judge the silence of workers: on PostgreSQL the database's clock does (contract 3.5). Default nil, the
 	// system's.
 	Clock clock.Clock
 }
@@ -176,8 +176,8 @@ var (
 	// ErrPaused means that a rejected message of an Inline or Direct channel does not run again while one of its
 	// handlers is paused.
 	ErrPaused = errors.New("paused")
-	// ErrNotSkippable means that a partition is not halted for what is wrong with one record, so that skipping a record
-	// would not help, or would lose others.
+	// ErrNotSkippable means that a partition is not halted because of one record, so that skipping a record would not
+	// help, or would lose others.
 	ErrNotSkippable = errors.New("not halted by one record")
 	// ErrStillDeclared means that cleanup cannot forget a topic, because workers consume it.
 	ErrStillDeclared = errors.New("workers declare it")
@@ -198,7 +198,7 @@ var (
 // Can reports whether this Ops supports an action, regardless of the actor and the target. It returns nil, or the error
 // that the action's method always returns: ErrNeedsApplication or, with the application, ErrReplayOff. All actions but
 // Backfill, Replay, ReAccept, ReAcceptMatching and Cleanup need only the tables. Can is for user interfaces, so that
-// they offer only what works; the methods check for themselves (contract 11.1).
+// they offer only actions that work; the methods check for themselves (contract 11.1).
 func (o *access) Can(action Action) error {
 	able := true
 	switch action {
@@ -219,9 +219,9 @@ func (o *access) Can(action Action) error {
 	return nil
 }
 
-// Live is what only a running application can do, because it knows the channels and handlers. Inbox.Ops gets one from
-// *inbox.Inbox. Without it Backfill, Replay, ReAccept, ReAcceptMatching and Cleanup (but see Options.Cleanup) fail with
-// ErrNeedsApplication. Implementations are safe for concurrent use.
+// Live has the actions that only a running application can do, because it knows the channels and handlers. Inbox.Ops
+// gets one from *inbox.Inbox. Without it Backfill, Replay, ReAccept, ReAcceptMatching and Cleanup (but see
+// Options.Cleanup) fail with ErrNeedsApplication. Implementations are safe for concurrent use.
 type Live interface {
 	// AcceptTx accepts a message in an open transaction on the inbox's database. The caller calls wake after the
 	// commit.
@@ -253,7 +253,7 @@ type Subscription struct {
 	// Namespace is the namespace of the channel's message IDs, and Shared means that other channels have the same.
 	Namespace string
 	Shared    bool
-	// Retention is the handler's own or else the inbox's; 0 is forever.
+	// Retention is the handler's, or else the inbox's; 0 is forever.
 	Retention time.Duration
 	// Stored is false for a channel that is Inline or Direct and so has no statuses.
 	Stored bool

@@ -14,20 +14,20 @@ import (
 )
 
 // A bulk action goes on after the database was away: each of its statements waits for outageLimit at most, and each of
-// its transactions is tried bulkTries times at most, in case it is what ends the connection.
+// its transactions is tried bulkTries times at most, in case it causes the loss of the connection.
 const (
 	outageLimit = time.Minute
 	bulkTries   = 3
 )
 
 // lost reports whether the same may succeed once the database is back: it could not be reached, ended the connection or
-// refused what it would do at other times. That a statement was slow is no such reason.
+// refused a statement that it would run at other times. That a statement was slow is no such reason.
 func lost(err error) bool {
 	return store.IsTransient(err) && (store.IsBusy(err) || !store.TimedOut(err)) && !errors.Is(err, pgxtx.ErrUnconfirmed)
 }
 
-// outlast repeats do, which changes nothing, until the database has answered.
-func outlast(ctx context.Context, do func() error) error {
+// untilDatabaseAnswers repeats do, which changes nothing, until the database has answered.
+func untilDatabaseAnswers(ctx context.Context, do func() error) error {
 	until := time.Now().Add(outageLimit)
 	retry := routine.Backoff{First: 100 * time.Millisecond, Max: 5 * time.Second}
 	for {
@@ -41,7 +41,7 @@ func outlast(ctx context.Context, do func() error) error {
 // committed reports whether the transaction that adds this audit row was committed, although it has failed with why. It
 // waits until the database answers.
 func (o *access) committed(ctx context.Context, auditID string, why error) (found bool, err error) {
-	err = outlast(ctx, func() error {
+	err = untilDatabaseAnswers(ctx, func() error {
 		details, err := read(ctx, o, func(ctx context.Context, pool gorm.ConnPool) (map[string]string, error) {
 			return o.store.AuditDetails(ctx, pool, []string{auditID})
 		})

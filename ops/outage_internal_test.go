@@ -15,13 +15,13 @@ func TestBulkActionWaitsForTheDatabaseForAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began, tries := time.Now(), 0
 		fail := func(err error) func() error { return func() error { tries++; return err } }
-		require.ErrorIs(t, outlast(t.Context(), fail(driver.ErrBadConn)), driver.ErrBadConn)
+		require.ErrorIs(t, untilDatabaseAnswers(t.Context(), fail(driver.ErrBadConn)), driver.ErrBadConn)
 		require.WithinRange(t, time.Now(), began.Add(outageLimit), began.Add(outageLimit+10*time.Second))
 		require.Less(t, tries, 30)
 
 		tries = 0
 		other := errors.New("other")
-		require.ErrorIs(t, outlast(t.Context(), fail(other)), other)
+		require.ErrorIs(t, untilDatabaseAnswers(t.Context(), fail(other)), other)
 		require.Equal(t, 1, tries)
 	})
 }

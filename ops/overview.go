@@ -29,8 +29,8 @@ type Overview struct {
 	// WorkersAlive counts the workers that are neither stopped nor released and whose last heartbeat is younger than 30
 	// s.
 	WorkersAlive int
-	// Reasons are what keeps living workers from being healthy, as they report it, each once, the worst first. They
-	// include halted partitions and open circuit breakers, and are as old as the workers' last heartbeats.
+	// Reasons are why living workers are not healthy, as they report it, each once, the worst first. They include
+	// halted partitions and open circuit breakers, and are as old as the workers' last heartbeats.
 	Reasons []HealthReason
 	// EndedSince is since when HandlerOverview.Ended counts: about an hour ago, or when this process started. It is
 	// zero without a Live, or if the process does not run.
@@ -114,7 +114,7 @@ func (o *Ops) Overview(ctx context.Context) (Overview, error) {
 // keysAtOnce is how many handler keys are counted by one statement, which has a deadline.
 const keysAtOnce = 10
 
-// soon is how far the clock of a worker may be ahead of ours: what it is processing was due by its clock.
+// soon is how far the clock of a worker may be ahead of ours: the statuses that it processes were due by its clock.
 const soon = time.Minute
 
 // overviewsOf returns the overviews of some handlers.

@@ -25,7 +25,7 @@ type PreviewBounds struct {
 type Preview struct {
 	// Bytes are redacted. They are nil if there are none, or none were requested.
 	Bytes []byte
-	// Size is the length of what is stored.
+	// Size is the length of the stored value.
 	Size int64
 	// None means that nothing is stored at all, which differs from empty bytes.
 	None bool
@@ -65,7 +65,7 @@ func (o messageViews) PreviewMessage(
 			err = fmt.Errorf("message %q: %w", ref.ID, ErrNotFound)
 		}
 		if err == nil {
-			m = o.shownPreview(stored)
+			m = o.redactedPreview(stored)
 		}
 		return inNamespace(m.Namespace), err
 	})
@@ -95,11 +95,11 @@ func (o *access) cuts(bounds PreviewBounds) (cuts store.PreviewCuts) {
 	return cuts
 }
 
-func (o messageViews) shownPreview(stored *store.MessagePreview) MessagePreview {
+func (o messageViews) redactedPreview(stored *store.MessagePreview) MessagePreview {
 	if stored.PropertiesCut {
 		stored.SerializedProperties = "{}"
 	}
-	m := MessagePreview{Message: o.shown(stored.Message)}
+	m := MessagePreview{Message: o.redactedMessage(stored.Message)}
 	if stored.PropertiesCut {
 		m.PropertiesProblem = tooLong(stored.PropertiesSize)
 	}
@@ -114,7 +114,7 @@ func tooLong(size int64) string {
 	return fmt.Sprintf("they have %d bytes, more than are shown here (%d)", size, previewLimit)
 }
 
-// preview redacts what was read of a value.
+// preview redacts the part of a value that was read.
 func (o *access) preview(of redact.Value, stored store.Beginning) Preview {
 	p := Preview{Size: stored.Size, None: stored.IsNull, Withheld: o.redacts() && stored.Size > previewLimit}
 	if p.Cut = int64(len(stored.Bytes)) < stored.Size; stored.IsNull || stored.Bytes == nil && p.Cut {
@@ -156,17 +156,17 @@ func (o rejections) PreviewRejected(
 				err = ErrNotFound
 			}
 			if err == nil {
-				r = o.shownRejected(stored)
+				r = o.redactedRejected(stored)
 			}
 			return nil, err
 		})
-	if err != nil { // what was read leaves no audit row, so it is not shown
+	if err != nil { // without an audit row the payload must not be shown
 		return RejectedPreview{}, err
 	}
 	return r, nil
 }
 
-func (o rejections) shownRejected(stored *store.RejectedPreview) RejectedPreview {
+func (o rejections) redactedRejected(stored *store.RejectedPreview) RejectedPreview {
 	r := RejectedPreview{Rejected: rejectedOf(&stored.RejectedMessage, stored.RecordKey.Size+stored.Payload.Size)}
 	of := redact.Value{MessageID: r.ID, Channel: r.Channel, Part: redact.PartPayload}
 	r.Payload = o.preview(of, stored.Payload)
@@ -187,10 +187,10 @@ func (o *access) redactHeaders(of redact.Value, headers []handler.Header) []hand
 	if !o.redacts() {
 		return headers
 	}
-	shown := make([]handler.Header, len(headers))
+	redacted := make([]handler.Header, len(headers))
 	for i, h := range headers {
 		of.Part, of.Name, of.Bytes = redact.PartHeader, h.Key, h.Value
-		shown[i] = handler.Header{Key: h.Key, Value: o.redactor.Bytes(of)}
+		redacted[i] = handler.Header{Key: h.Key, Value: o.redactor.Bytes(of)}
 	}
-	return shown
+	return redacted
 }

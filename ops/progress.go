@@ -11,16 +11,16 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// TopicProgress is how far a channel's topic is read in its group. Cleanup keeps what redeliveries may need that came
-// later (contract 6.5).
+// TopicProgress is how far a channel's topic is read in its group. Cleanup keeps rows that were received later, because
+// redeliveries may need them (contract 6.5).
 type TopicProgress struct {
 	Channel string
 	GroupID string
 	Topic   string
 	// Inline means that only markers are kept for it.
 	Inline bool
-	// Partitions counts the partitions that are known, and Unread those of them that have never been read to their end.
-	// The topic's list of partitions counts among Unread while it is not known.
+	// Partitions counts the known partitions, and Unread how many of them have never been read to their end. The
+	// topic's list of partitions counts among Unread while it is not known.
 	Partitions, Unread int
 	// CaughtUpAt is a moment such that everything that was in the topic then is accepted. It is zero if Unread is not.
 	CaughtUpAt time.Time
@@ -35,7 +35,7 @@ type TopicProgress struct {
 	Obstacle string
 }
 
-// obstacle returns what Obstacle documents.
+// obstacle returns the text of Obstacle.
 func (t *TopicProgress) obstacle(now time.Time) (why string) {
 	switch {
 	case t.Unread > 0 && t.Partitions == 0:
@@ -101,11 +101,11 @@ func (o processes) Progress(ctx context.Context) ([]TopicProgress, error) {
 	return topics, nil
 }
 
-// ForgetTopic lets cleanup no longer wait for partitions of a topic that no worker declares any more. Their group may
-// then have messages again that cleanup has forgotten, if it is consumed after all.
+// ForgetTopic makes cleanup stop waiting for a topic's partitions that no worker declares any more. If their group is
+// consumed again after all, messages that cleanup has forgotten count as new.
 //
 // ErrNotFound means that there are none. ErrStillDeclared means that workers declare all of them, or did within the
-// last ten minutes: what holds cleanup back is then to be consumed.
+// last ten minutes: then the topic has to be consumed.
 func (o processes) ForgetTopic(ctx context.Context, actor Actor, topic TopicRef) error {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()

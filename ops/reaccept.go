@@ -20,16 +20,16 @@ import (
 // ReasonCount is why a number of rejected messages stay rejected. Reasons that differ only in numbers, IDs and quoted
 // text are counted together.
 type ReasonCount struct {
-	Reason string // redacted, without what differs
+	Reason string // redacted, without the varying parts
 	N      int64
 }
 
 // ReAcceptMatching accepts every rejected message that matches the filter again, the earliest first, as ReAccept does:
-// each in a transaction of its own, with an audit row of its own. One more audit row records the end. The filter must
-// not be empty: to take all, name the channels. Without a To it ends now. Each message is taken once: one that is still
-// bad stays with its new reason, one whose accept times out, or loses its connection three times, is skipped, and the
-// next one follows. While the database is away the action waits, each time for a minute at most. The end of ctx stops
-// the action after the current message, or rolls that back. The result is what was done, also with an error.
+// each in its own transaction, with its own audit row. One more audit row records the end. The filter must not be
+// empty: to take all, name the channels. Without a To it ends now. Each message is taken once: one that is still bad
+// stays with its new reason, one whose accept times out, or loses its connection three times, is skipped, and the next
+// one follows. While the database is away the action waits, each time for a minute at most. The end of ctx stops the
+// action after the current message, or rolls that back. The result counts the done messages, also with an error.
 //
 // Do a DryRun first, have the operator confirm its count, and pass it as Max. A dry run needs only the tables; the
 // action needs a Live (contract 7.4, 11.1).
@@ -62,7 +62,7 @@ func (o rejections) reAcceptMatching(
 	if filter == (RejectedFilter{}) {
 		return fail(badInput("filter", "it takes every rejected message: name the channel"))
 	}
-	if filter.To.IsZero() { // or it would take what is rejected meanwhile, without an end
+	if filter.To.IsZero() { // otherwise newly rejected messages could keep it running without an end
 		filter.To = o.opts.Clock.Now().Add(time.Microsecond)
 	}
 	s, err := o.searchRejected(filter)
@@ -130,7 +130,7 @@ func (r *reAccepting) all(ctx context.Context, s *rejectedSearch, bulk Bulk) err
 		}
 		next, enough := bulk.next(r.result.Done + r.result.StillBad + r.result.Skipped)
 		var found walked[store.RejectedHit]
-		err := outlast(ctx, func() (err error) { found, err = s.find(ctx, at, next); return err })
+		err := untilDatabaseAnswers(ctx, func() (err error) { found, err = s.find(ctx, at, next); return err })
 		if err != nil {
 			return err
 		}
@@ -185,7 +185,7 @@ func (r *reAccepting) one(ctx context.Context, id string) error {
 		r.result.Skipped++
 		r.stays(err)
 	case (store.IsWaiting(err) && !errors.Is(err, ErrNotAudited) || errors.Is(err, errGivenUp)) && ctx.Err() == nil:
-		// The audit row shows what was tried. If it fails too, the database is at fault and not the record.
+		// The audit row shows the attempt. If it fails too, the database is at fault and not the record.
 		event := "timed out"
 		if errors.Is(err, errGivenUp) {
 			event = "connection lost"
@@ -204,7 +204,7 @@ func (r *reAccepting) one(ctx context.Context, id string) error {
 // errGivenUp means that a record's accept has lost its connection bulkTries times, and that the database answers.
 var errGivenUp = errors.New("each try to accept it lost its connection")
 
-// acceptThrough accepts a message again. A lost connection does not end the action, see outlast.
+// acceptThrough accepts a message again. A lost connection does not end the action, see untilDatabaseAnswers.
 func (r *reAccepting) acceptThrough(ctx context.Context, id string) ([]Accepted, error) {
 	before := ""
 	for try := 1; ; try++ {
@@ -238,7 +238,7 @@ type skippedDetail struct {
 
 const (
 	maxReasons  = 20   // are shown
-	maxKinds    = 1000 // are told apart
+	maxKinds    = 1000 // are distinguished
 	reasonRunes = 300
 )
 

@@ -114,7 +114,7 @@ func (s *rejectedSearch) takes(h store.RejectedHit) bool {
 		(s.From.IsZero() || !h.RejectedAt.Before(s.From)) && (s.To.IsZero() || h.RejectedAt.Before(s.To))
 }
 
-// reading returns what reads a part of the list. The reasons that it returns are redacted.
+// reading returns the function that reads a part of the list. The reasons that it returns are redacted.
 func (s *rejectedSearch) reading(earliest bool) func(context.Context, place, int, int) (
 	part[store.RejectedHit], error,
 ) {
@@ -162,7 +162,7 @@ func (o rejections) Rejected(ctx context.Context, actor Actor, id string) (Rejec
 			}
 			return nil, err
 		})
-	if err != nil { // what was read leaves no audit row, so it is not shown
+	if err != nil { // without an audit row the payload must not be shown
 		return RejectedRecord{}, err
 	}
 	return record, nil
@@ -201,8 +201,8 @@ func (o rejections) headers(of redact.Value, stored string) (headers []handler.H
 // It needs a Live (contract 7.4, 11.1).
 //
 // Handlers of an Inline or Direct channel run now, once each, before ReAccept returns: give ctx a deadline, of which
-// they have three quarters. An audit row tells of the begin, another one of the end. What a handler says is wrong keeps
-// the row, as above. ErrPaused and ErrProcessing mean that none has run.
+// they have three quarters. One audit row records the begin, another one the end. If a handler fails, the row stays
+// with the new reason, as above. ErrPaused and ErrProcessing mean that none has run.
 func (o rejections) ReAccept(ctx context.Context, actor Actor, id string) ([]Accepted, error) {
 	if err := o.Can(ActionReAccept); err != nil {
 		return nil, err
@@ -277,7 +277,7 @@ func (o rejections) redactStillBad(err error) error {
 	return errors.Join(append([]error{still}, others...)...)
 }
 
-// DeleteRejected deletes a rejected message for good. confirmation must repeat its ID, otherwise it returns
+// DeleteRejected deletes a rejected message permanently. confirmation must repeat its ID, otherwise it returns
 // ErrBadInput.
 func (o rejections) DeleteRejected(ctx context.Context, actor Actor, id, confirmation string) error {
 	id, err := checkID("rejected message ID", id)

@@ -15,14 +15,14 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// Edit is what a replay changes. Nil fields stay as they are stored.
+// Edit has the changes of a replay. Nil fields stay as they are stored.
 type Edit struct {
 	// MessageID is the copy's ID. If it is empty, MessageRef.CopyID makes one. Make it beforehand and keep it, so that
 	// a repeat after an error makes no second copy.
 	MessageID string
 	// Content is the whole new content. Do not take it from shown content if a redaction hook is set.
 	Content *[]byte
-	// ContentType, Type and OrderingKey replace those of the message.
+	// ContentType, Type and OrderingKey replace the message's values.
 	ContentType *string
 	Type        *string
 	OrderingKey *[]byte

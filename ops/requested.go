@@ -19,7 +19,7 @@ import (
 // does. It needs only the tables. The request is stored in the row, and a later one replaces it. One process takes it
 // within about a heartbeat; if none has after an hour, it expires (contract 11.1).
 //
-// ErrNotFound means that there is no such message. What became of the request is in the audit.
+// ErrNotFound means that there is no such message. The audit records the request's result.
 func (o rejections) RequestReAccept(ctx context.Context, actor Actor, id string) error {
 	id, err := checkID("rejected message ID", id)
 	if err != nil {
@@ -29,7 +29,7 @@ func (o rejections) RequestReAccept(ctx context.Context, actor Actor, id string)
 }
 
 // RequestReAcceptMatching requests the same for every rejected message that matches the filter. Filter, bulk and result
-// are those of ReAcceptMatching; Done counts the requests.
+// are as in ReAcceptMatching; Done counts the requests.
 func (o rejections) RequestReAcceptMatching(
 	ctx context.Context, actor Actor, filter RejectedFilter, bulk Bulk,
 ) (BulkResult, error) {
@@ -52,7 +52,7 @@ func (o rejections) requestReAccept(ctx context.Context, actor Actor, id string,
 		})
 }
 
-// requestedTimeout bounds one request, whatever its handlers wait for.
+// requestedTimeout bounds one request, including its handlers' waits.
 const requestedTimeout = 5 * time.Minute
 
 // ReAcceptRequested accepts the requested rejected messages of these channels again, the earliest request first. It

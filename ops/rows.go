@@ -26,7 +26,7 @@ type row struct {
 }
 
 // whole returns the statuses of a list's hits in the same order, without those that are gone. Hits of a list by
-// messages have their messages' numbers. The other lists are of open statuses: one that has been completed meanwhile is
+// messages have their messages' numbers. The other lists are of open statuses: one that has been completed since is
 // gone.
 func (o statusSearch) whole(ctx context.Context, hits []hit) ([]row, error) {
 	if len(hits) == 0 {

@@ -52,7 +52,7 @@ type hit struct {
 
 func (h hit) place() place { return place{h.stage, h.Place} }
 
-// scanned is what one statement of a list has found.
+// scanned is the result of one statement of a list.
 type scanned struct {
 	rows   []hit
 	looked int
@@ -121,7 +121,7 @@ func (o statusSearch) countIn(ctx context.Context, f *filter, st store.Stage, ke
 }
 
 // scannedOfKeys finds the edge of all handler keys: the latest of the places at which a key had more rows than were
-// read. What was read after it is read again.
+// read. The rows that were read after it are read again.
 func scannedOfKeys(read []hit, depth int) (s scanned) {
 	for _, h := range read {
 		if h.Closes {

@@ -17,7 +17,7 @@ import (
 )
 
 // aliveFor is how young a worker's last heartbeat must be for it to count as alive here: the default of WorkerTimeout.
-// Recovery uses each inbox's own option.
+// Recovery uses each inbox's option.
 const aliveFor = 30 * time.Second
 
 // Worker is one process of the inbox.
@@ -34,16 +34,15 @@ type Worker struct {
 	Released bool
 	// Alive means neither stopped nor released, and silent for less than 30 s.
 	Alive bool
-	// Reasons are what kept the process from being healthy at its last heartbeat, the worst first; empty if it was
-	// healthy.
+	// Reasons are why the process was not healthy at its last heartbeat, the worst first; empty if it was healthy.
 	Reasons []HealthReason
 }
 
 // HealthState is the health of a process: inbox.HealthHealthy, HealthDegraded or HealthUnhealthy.
 type HealthState string
 
-// HealthReason is one thing that keeps a process from being healthy. Inbox.Health returns those of its process, and
-// this package those that workers have stored (contract 11.5).
+// HealthReason is one reason why a process is not healthy. Inbox.Health returns the reasons of its process, and this
+// package the reasons that workers have stored (contract 11.5).
 type HealthReason struct {
 	// Code is for programs: no_progress, oldest_due_age, poison_rate, halted_partition, consumer, database,
 	// stuck_handler, long_running, open_circuit, outage, failing_handler, clock_skew, barred_role, unknown_handler,
@@ -54,8 +53,8 @@ type HealthReason struct {
 	// Channel or HandlerKey is what it concerns; empty if it concerns everything.
 	Channel    string `json:"channel,omitempty"`
 	HandlerKey string `json:"handler_key,omitempty"`
-	// MessageIDs are those of the messages whose calls do not return, the longest first, ten at most of each worker;
-	// nil except for long_running.
+	// MessageIDs name the messages whose calls do not return, the longest first, ten at most of each worker; nil except
+	// for long_running.
 	MessageIDs []string `json:"message_ids,omitempty"`
 	// Detail is a text for people. A Redact hook gets it as an error.
 	Detail string `json:"detail"`
@@ -90,9 +89,9 @@ type Handler struct {
 	Paused     bool
 	// StoredOnly means that statuses are open under it and no living worker lists it.
 	StoredOnly bool
-	// Obstacle describes in a few words what keeps its due statuses from running: a pause, no worker, an open circuit
-	// breaker, calls that do not return; of an Inline or Direct channel's handler also that it fails while a partition
-	// waits. It is empty if nothing is known.
+	// Obstacle describes in a few words why its due statuses do not run: a pause, no worker, an open circuit breaker,
+	// calls that do not return; of an Inline or Direct channel's handler also that it fails while a partition waits. It
+	// is empty if nothing is known.
 	Obstacle string
 }
 
@@ -155,7 +154,7 @@ func (o processes) Workers(ctx context.Context) ([]Worker, error) {
 	return workers[:min(len(workers), maxListed)], nil
 }
 
-// reasons decodes what a worker has stored of its health.
+// reasons decodes the health that a worker has stored.
 func (o processes) reasons(stored string) (reasons []HealthReason, err error) {
 	if stored == "" { // a row that no worker has written
 		return nil, nil

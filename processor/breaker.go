@@ -24,7 +24,7 @@ type breaker struct {
 	out   int       // calls that are admitted and have not reported yet
 }
 
-// errNeutral tells the circuit that an attempt says nothing about the handler.
+// errNeutral reports to the circuit that an attempt says nothing about the handler.
 var errNeutral = errors.New("neither a success nor a failure")
 
 func newBreaker(settings handler.Breaker, reported func()) *breaker {

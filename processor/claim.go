@@ -32,7 +32,7 @@ type claimer struct {
 	// if no response was lost. lostAt is when that happened last. See reconcile for how long reconciling goes on.
 	reconcileAt time.Time
 	lostAt      time.Time
-	// rest is what is left of the walk over all claims that reconciles after a lost response.
+	// rest is the rest of the walk over all claims that reconciles after a lost response.
 	rest []store.ClaimWalk
 	// routine is when to reconcile although no response was lost.
 	routine time.Time
@@ -350,7 +350,7 @@ func (f *foreign) of(key string) []string {
 	return nil
 }
 
-// outdated reports whether what is known must be read again, because other programs may have ended.
+// outdated reports whether the known state must be read again, because other programs may have ended.
 func (f *foreign) outdated() bool {
 	known := f.known.Load()
 	return known != nil && time.Since(known.read) >= f.opts.SweepInterval
@@ -398,7 +398,7 @@ func (c *claimer) refreshForeign(ctx context.Context, at time.Time) error {
 // The workers' rows are read only for such messages, and after the claim: a program lists its handlers before it
 // consumes for them. A released status stays due, so that a program that drains now and then finds it.
 func (c *claimer) leaveForeign(ctx context.Context, tasks []*task, at time.Time) ([]*task, error) {
-	if !slices.ContainsFunc(tasks, c.elsewhere) {
+	if !slices.ContainsFunc(tasks, c.isForeign) {
 		return tasks, nil
 	}
 	read := time.Now()
@@ -410,7 +410,7 @@ func (c *claimer) leaveForeign(ctx context.Context, tasks []*task, at time.Time)
 	c.foreign.learn(workers, read)
 	kept := tasks[:0]
 	for _, t := range tasks {
-		if key := t.claim.HandlerKey; c.elsewhere(t) && slices.Contains(c.foreign.of(key), t.claim.Message.Namespace) {
+		if key := t.claim.HandlerKey; c.isForeign(t) && slices.Contains(c.foreign.of(key), t.claim.Message.Namespace) {
 			t.Err = errForeign
 			c.addResult(result{task: t, verdict: t.judge(c.clock.Now())})
 			continue
@@ -420,9 +420,9 @@ func (c *claimer) leaveForeign(ctx context.Context, tasks []*task, at time.Time)
 	return kept, nil
 }
 
-// elsewhere reports whether the message came on a channel of another namespace than the channel on which we declare the
+// isForeign reports whether the message came on a channel of another namespace than the channel on which we declare the
 // handler.
-func (c *claimer) elsewhere(t *task) bool {
+func (c *claimer) isForeign(t *task) bool {
 	return t.claim.Message != nil && t.claim.Message.Namespace != c.namespaces[t.claim.HandlerKey]
 }
 
@@ -438,12 +438,12 @@ type pass struct {
 	next time.Time
 }
 
-// claimOurs claims those statuses of a shared key that other programs do not run. more reports whether
-// the pass goes on.
+// claimOurs claims the statuses of a shared key that other programs do not run. more reports whether the pass goes on.
 //
 // Once a pass has reached the end it stays there, where new statuses come. For an ordered handler it goes back to the
-// first status of ours, because what was not first in its lane may be now. The next pass begins at the status due
-// longest: it finds what was released or committed late. It comes no sooner than after nine times what reading took.
+// first status of ours, because a status that was not first in its lane may be now. The next pass begins at the status
+// due longest: it finds statuses that were released or committed late. It comes no sooner than after nine times the
+// duration of the read.
 func (c *claimer) claimOurs(
 	ctx context.Context, req store.ClaimRequest, limit store.KeyLimit,
 ) (claimed store.Claimed, more bool, err error) {
@@ -481,7 +481,7 @@ func (c *claimer) claimOurs(
 	return claimed, false, nil
 }
 
-// addOurs adds the claims for shared keys. After an error, what was claimed before it is in claimed.
+// addOurs adds the claims for shared keys. After an error, claimed holds the claims made before it.
 func (c *claimer) addOurs(
 	ctx context.Context, req store.ClaimRequest, sharedKeys []store.KeyLimit, claimed *store.Claimed,
 ) error {
@@ -522,9 +522,9 @@ func (c *claimer) nextReconcile() time.Time {
 // its ID, and nothing can be claimed under that ID then. One case stays uncovered: a single statement that arrives even
 // later while heartbeats succeed.
 //
-// Without a lost response a routine reconciliation reads the front of each key now and then. It reads
-// little, and finds claims that were left by causes that the code does not foresee. A status that is
-// claimed and never run becomes one of those due longest in time.
+// Without a lost response a routine reconciliation reads the front of each key now and then. It reads little, and finds
+// claims that were left by causes that the code does not foresee. In time a status that is claimed and never run
+// becomes one of the longest due.
 func (c *claimer) reconcile(ctx context.Context, workerID string) (released int, err error) {
 	began := time.Now()
 	c.routine = began.Add(routineSweeps * c.opts.SweepInterval)
@@ -538,7 +538,7 @@ func (c *claimer) reconcile(ctx context.Context, workerID string) (released int,
 	if len(rest) == 0 {
 		rest, err = w.front(ctx, c.claimable(), each)
 	} else {
-		rest, err = w.onward(ctx, rest, reconcilePart, each)
+		rest, err = w.resume(ctx, rest, reconcilePart, each)
 	}
 	switch {
 	case c.reconcileAt.IsZero() || began.Before(c.reconcileAt): // a routine one
@@ -559,7 +559,7 @@ func (c *claimer) reconcile(ctx context.Context, workerID string) (released int,
 	return released, nil
 }
 
-// releaseUnheld releases, uncharged, those claims of this worker that it does not hold in memory.
+// releaseUnheld releases, uncharged, the claims of this worker that it does not hold in memory.
 func (c *claimer) releaseUnheld(
 	ctx context.Context, workerID string, claims []store.OpenClaim,
 ) (released int, err error) {
@@ -645,8 +645,8 @@ func (c *claimer) releaseAll(ctx context.Context, workerID string) (err error) {
 	}
 }
 
-// endWorker marks the worker as released, which fails while a claim or an accept of it is open, and
-// then releases what is left.
+// endWorker marks the worker as released, which fails while a claim or an accept of it is open, and then releases the
+// remaining claims.
 func (c *claimer) endWorker(ctx context.Context, workerID string) error {
 	stmt, cancel := context.WithTimeout(ctx, c.opts.StatementTimeout)
 	defer cancel()
@@ -660,7 +660,7 @@ func (c *claimer) endWorker(ctx context.Context, workerID string) error {
 	w := walker{c.shared}
 	rest, err := w.front(ctx, c.claimable(), each)
 	for len(rest) > 0 && err == nil {
-		rest, err = w.onward(ctx, rest, time.Second, each)
+		rest, err = w.resume(ctx, rest, time.Second, each)
 	}
 	return err
 }

@@ -476,7 +476,7 @@ func (r *result) fields(more ...zap.Field) []zap.Field {
 		zap.Int(telemetry.FieldAttempt, r.number())}, more...)
 }
 
-// event returns what the hooks receive.
+// event returns the event for the hooks.
 func (r *result) event() handler.AttemptEvent {
 	e := handler.AttemptEvent{MessageID: r.claim.MessageID, HandlerKey: r.claim.HandlerKey, Attempt: r.number(),
 		Outcome: r.outcome, Err: r.failure, Duration: r.Duration, NextAttemptAt: r.next}

@@ -26,9 +26,9 @@ type Drained struct {
 	Unstored int
 }
 
-// ProcessPending claims and runs what is due at the moment of the call, and what comes due meanwhile, until it finds
-// only statuses that it has attempted already. Failures do not end it. A free slot is filled at once, however long the
-// other calls take. It works with or without a started processor. It returns when everything it began has ended, except
+// ProcessPending claims and runs the statuses that are due, and those that come due while it runs, until it finds only
+// statuses that it has attempted already. Failures do not end it. A free slot is filled at once, however long the other
+// calls take. It works with or without a started processor. It returns when everything it began has ended, except
 // handlers that ignore their cancelled context.
 //
 // Its claims have no worker. If the process dies, they are released after StuckMessageThreshold, by the next
@@ -71,7 +71,7 @@ func (p *Processor) ProcessPending(ctx context.Context) (Drained, error) {
 	}
 	completer.drained = d.changed.Notify
 	d.claimer = newClaimer(p.shared, h, func(r result) {
-		d.meet(r.task)
+		d.countNew(r.task)
 		completer.add(r)
 	})
 	var err error
@@ -110,8 +110,8 @@ func (d *Drained) count(outcome handler.AttemptOutcome, applied bool) {
 	}
 }
 
-// drain is one ProcessPending call: a pool whose claims have no worker, and which claims until it
-// finds nothing new. Claiming and what decides on it runs in the caller's goroutine.
+// drain is one ProcessPending call: a pool whose claims have no worker, and which claims until it finds nothing new.
+// Claims, and the decisions about them, run in the caller's goroutine.
 type drain struct {
 	pool
 	claimer  *claimer
@@ -138,19 +138,19 @@ func (d *drain) ended(*group, bool) *group {
 	return nil
 }
 
-// outlived does nothing. The drain waits for its groups, so that only a panic makes them outlive it.
-// Then what must run again is recovered once its claim counts as stuck.
+// outlived does nothing. The drain waits for its groups, so that only a panic makes them outlive it. Then a status that
+// must run again is recovered once its claim counts as stuck.
 func (d *drain) outlived(*group) {}
 
-// first reports whether the drain claims the status for the first time: it is new, or was due before. What
-// has had an attempt since is due later. The drain need not remember every status that it has run. What is
-// left to another program stays due, and never counts.
+// first reports whether the drain claims the status for the first time: it is new, or was due before. A status that has
+// had an attempt since is due later. So the drain need not remember every status that it has run. A status that is left
+// to another program stays due, and never counts.
 func (d *drain) first(t *task) bool {
 	return !errors.Is(t.Err, errForeign) && (t.claim.Due.Equal(t.claim.CreatedAt) || !t.claim.Due.After(d.begun))
 }
 
-// meet counts a status that is claimed for the first time, and reports whether it is.
-func (d *drain) meet(t *task) bool {
+// countNew counts a status that is claimed for the first time, and reports whether it is.
+func (d *drain) countNew(t *task) bool {
 	first := d.first(t)
 	if first {
 		d.met++
@@ -277,8 +277,8 @@ func (d *drain) claimOnce(ctx context.Context) (bool, error) {
 	until := time.Now().Add(d.p.opts.StuckMessageThreshold * 9 / 10)
 	var tasks []*task
 	var short map[*handler.Handler]bool
-	// A claim that is cancelled may be committed all the same, and no worker would find what it has
-	// claimed, so it may finish within its timeout.
+	// A claim that is cancelled may be committed all the same, and no worker would find the claimed statuses, so it may
+	// finish within its timeout.
 	claiming := context.WithoutCancel(ctx)
 	d.unlocked(func() { tasks, short, err = d.claimer.claim(claiming, "", quotas, d.p.clock.Now()) })
 	if err != nil {
@@ -289,7 +289,7 @@ func (d *drain) claimOnce(ctx context.Context) (bool, error) {
 	for _, t := range tasks {
 		t.until = until
 		found[t.Handler] = true
-		fresh[t.Handler] = d.meet(t) || fresh[t.Handler]
+		fresh[t.Handler] = d.countNew(t) || fresh[t.Handler]
 	}
 	var full []string
 	for h, short := range short {
@@ -328,11 +328,10 @@ func (g *group) until() time.Time {
 }
 
 // within limits a group to the time before its claims count as stuck. Calls that run one after the other share that
-// time; what a slow one takes from the others is left for them to run again alone.
+// time. If a slow call uses up the others' time, these run again alone.
 //
-// A transaction may wait for a connection, and a call's own time begins after that. So the claims' time
-// ends a little later: a call that had all of its own time has failed, and one that had less because
-// it waited is released, uncharged.
+// A transaction may wait for a connection, and a call's own time begins after that. So the claims' time ends a little
+// later: a call that had its full time has failed, and one that had less because it waited is released, uncharged.
 func (d *drain) within(g *group) (context.Context, context.CancelFunc, func(context.Context) error) {
 	until := g.until()
 	own := time.Until(until)
@@ -357,7 +356,7 @@ func (d *drain) within(g *group) (context.Context, context.CancelFunc, func(cont
 	}
 }
 
-// flush stores what is left, even after ctx has ended.
+// flush stores the remaining results, even after ctx has ended.
 func (d *drain) flush(ctx context.Context) error {
 	last, done := context.WithTimeout(context.WithoutCancel(ctx), d.p.opts.StatementTimeout)
 	defer done()

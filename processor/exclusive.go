@@ -109,8 +109,8 @@ func (p *Processor) keepLock(ctx, attempts context.Context, l *lock, freed <-cha
 	}
 }
 
-// leave ends what runs under the lock. With giveUp none of its claims is left, so another worker
-// may acquire the lock at once; otherwise the lease expires by itself.
+// leave ends the work that runs under the lock. With giveUp none of its claims is left, so another worker may acquire
+// the lock at once; otherwise the lease expires by itself.
 func (l *lock) leave(ctx context.Context, giveUp bool) error {
 	l.hold.End()
 	l.mu.Lock()
@@ -146,7 +146,7 @@ func (l *lock) releaseShared(ctx context.Context) error {
 	return l.lease.Release(ctx)
 }
 
-// work returns the context of what may run now under this worker ID.
+// work returns the context of the work that may run now under this worker ID.
 func (s *session) work() context.Context {
 	if s.lock == nil {
 		return s.attempts
@@ -305,7 +305,7 @@ func (p *Processor) ownPermit(ctx context.Context, own *lock) *permit {
 		end()
 		<-kept
 		p.giveUpLock(ctx, own.leave)
-		p.lockFreed.Notify() // wakes this process's own worker, which may wait for the lock
+		p.lockFreed.Notify() // wakes the worker of this process, which may wait for the lock
 	}}
 }
 

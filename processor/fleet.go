@@ -83,9 +83,9 @@ func (f *fleet) compareClocks(asked, now, database time.Time) {
 	f.skew = skew
 }
 
-// findNew logs, once, which of our handlers are new: an older row does not list them, and the first
-// row that does began within UnknownKeyGrace before ours. So every process of the deploy that adds a
-// handler logs it, whichever comes first, and no later one does (contract 11.5).
+// findNew logs, once, which of our handlers are new: an older row does not list them, and the first row that does began
+// within UnknownKeyGrace before ours. So every process of the deploy that adds a handler logs it, and no later process
+// does (contract 11.5).
 func (f *fleet) findNew(self string, workers []store.WorkerState) {
 	at := slices.IndexFunc(workers, func(w store.WorkerState) bool { return w.ID == self })
 	if f.soughtNew || at < 0 {
@@ -146,15 +146,15 @@ func (f *fleet) compareHandlers(workers []store.WorkerState) {
 			f.log.Warn("inbox: another program processes this inbox with other handlers: each stores statuses for its own handlers alone; "+
 				"deploy one version and backfill its new handlers, or give each program an inbox of its own (TablePrefix)",
 				zap.String(telemetry.FieldWorker, w.ID), zap.String(telemetry.FieldHost, w.Host),
-				zap.Strings(telemetry.FieldHandlerKeys, without(keys, f.keys)),
-				zap.Strings(telemetry.FieldMissing, without(f.keys, keys)))
+				zap.Strings(telemetry.FieldHandlerKeys, difference(keys, f.keys)),
+				zap.Strings(telemetry.FieldMissing, difference(f.keys, keys)))
 		}
 	}
 	maps.DeleteFunc(f.others, func(set string, _ time.Time) bool { return !met[set] })
 }
 
-// without returns the keys that are not in others, at most ten.
-func without(keys, others []string) []string {
+// difference returns the keys that are not in others, at most ten.
+func difference(keys, others []string) []string {
 	rest := slices.DeleteFunc(slices.Clone(keys), func(key string) bool { return slices.Contains(others, key) })
 	return rest[:min(len(rest), maxNamed)]
 }
@@ -331,7 +331,7 @@ func (p *Processor) drainRow() store.Worker {
 	return row
 }
 
-// row returns what each of this program's rows says of it.
+// row returns the fields that all rows of this program share.
 func (p *Processor) row() store.Worker {
 	return store.Worker{Host: hostname(), PID: os.Getpid(), HandlerKeys: p.registry.Keys(), Namespaces: p.namespaces}
 }

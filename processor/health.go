@@ -43,7 +43,7 @@ type Health struct {
 	// Queued is how many claimed statuses of the started processor are not running: they wait for a slot, or for their
 	// result to be stored.
 	Queued int
-	// Conditions are the lasting errors, by the name of what fails.
+	// Conditions are the lasting errors, by the name of the failing operation.
 	Conditions map[string]error
 	// Stuck is the number of calls that ignore their cancelled context, by handler key.
 	Stuck map[string]int

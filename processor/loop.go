@@ -13,9 +13,9 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// loop is one session's scheduling: it claims what is due, starts it, and waits for a wake-up, the next due time or the
-// poll. It never blocks on the database: claims and attempts run in other goroutines. These change its state
-// with the pool's lock, and so do accepts that dispatch locally (see Reserve).
+// loop is one session's scheduling: it claims due statuses, starts them, and waits for a wake-up, the next due time or
+// the poll. It never blocks on the database: claims and attempts run in other goroutines. These change its state with
+// the pool's lock, and so do accepts that dispatch locally (see Reserve).
 type loop struct {
 	pool
 
@@ -122,7 +122,7 @@ func (l *loop) claim() {
 	}
 }
 
-// round is a round of claiming: what it asks for and what it has found.
+// round is a round of claiming: its quotas and its result.
 type round struct {
 	quotas    map[string]scheduler.Quota
 	reconcile bool // whether it reconciles first
@@ -225,7 +225,7 @@ func (l *loop) reconcileAndClaim(r *round) {
 	}
 }
 
-// noteClaimed queues the claimed tasks and records what may be left in the database.
+// noteClaimed queues the claimed tasks and records whether more may be due in the database.
 func (l *loop) noteClaimed(r *round) {
 	l.round = nil
 	l.noteLost()
@@ -326,7 +326,7 @@ func (l *loop) pollAll() {
 	l.nextDue, l.reconcileAt = time.Time{}, time.Time{}
 }
 
-// refresh forgets what is known of the database and makes every handler claim.
+// refresh forgets the known state of the database and makes every handler claim.
 func (l *loop) refresh() {
 	l.nextDue, l.reconcileAt = time.Time{}, time.Time{}
 	l.sched.Refresh()
@@ -345,9 +345,9 @@ func (l *loop) within(*group) (context.Context, context.CancelFunc, func(context
 
 func (l *loop) late(*group) bool { return false }
 
-// ended wakes the loop only for what an ended call does not do itself: claim, apply pauses, set
-// timers, report stuck handlers, or start several groups. There may be several when a handler has no
-// more work, because then the others' fair share is larger.
+// ended wakes the loop only for actions that an ended call does not do itself: claim, apply pauses, set timers, report
+// stuck handlers, or start several groups. There may be several when a handler has no more work, because then the
+// others' fair share is larger.
 func (l *loop) ended(g *group, again bool) (next *group) {
 	if l.open() {
 		next = l.next()

@@ -110,8 +110,8 @@ func (p *Processor) listenOnce(ctx context.Context) error {
 	}
 	defer l.Close()
 	p.listening.End(nil)
-	// Notifications from before we listened are lost, so poll once. Poll after listening has begun,
-	// so that what commits after the poll is notified.
+	// Notifications from before we listened are lost, so poll once. Poll after listening has begun, so that messages
+	// that are committed after the poll are notified.
 	p.wakeup.wake()
 	for {
 		keys, err := l.Next(ctx, p.opts.WorkerTimeout/3)
@@ -196,8 +196,8 @@ func (n *notifier) send(ctx context.Context) {
 	}
 }
 
-// take returns what is to be sent. If it returns nothing, the goroutine must end. ctx has ended if
-// wait gave it up; another goroutine may have begun since.
+// take returns the handler keys to send. If it returns nothing, the goroutine must end. ctx has ended if wait gave it
+// up; another goroutine may have begun since.
 func (n *notifier) take(ctx context.Context) []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -216,7 +216,7 @@ func (n *notifier) take(ctx context.Context) []string {
 // stopWait is how long a stop waits for the last notification.
 const stopWait = time.Second
 
-// wait returns when all is sent. After stopWait, or when ctx ends, it gives up what is not sent.
+// wait returns when all is sent. After stopWait, or when ctx ends, it gives up unsent notifications.
 func (n *notifier) wait(ctx context.Context) {
 	n.mu.Lock()
 	done := n.done

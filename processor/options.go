@@ -20,12 +20,11 @@ type Options struct {
 	// MaxRetryDelay caps the exponential backoff. Do not set it below a few seconds:
 	// failing handlers would be retried almost without pause. Default 5 m.
 	MaxRetryDelay time.Duration `yaml:"max_retry_delay" env:"MAX_RETRY_DELAY"`
-	// PollingInterval is the longest wait between polls for due work. What this process accepts, and what is known to come
-	// due, does not wait for a poll, so do not shorten it for speed. It matters for what other processes accept where no
-	// notification arrives, see Listen: when a poll finds such work, the next one follows after 100 ms, and the wait
-	// doubles up to PollingInterval while nothing is found. Only what comes after a quiet time waits long. Default 30 s
-	// (contract 4.7,
-	// 5.1).
+	// PollingInterval is the longest wait between polls for due work. Messages that this process accepts, and statuses
+	// that are known to come due, do not wait for a poll, so do not shorten it for speed. It matters for messages of
+	// other processes where no notification arrives, see Listen: when a poll finds such work, the next one follows
+	// after 100 ms, and the wait doubles up to PollingInterval while nothing is found. Only the first messages after a
+	// quiet time wait long. Default 30 s (contract 4.7, 5.1).
 	PollingInterval time.Duration `yaml:"polling_interval" env:"POLLING_INTERVAL"`
 	// Listen notifies the workers of other processes at once when one process accepts messages, by PostgreSQL's LISTEN and
 	// NOTIFY. Each started inbox keeps one connection for it, beside the pool, with the settings of the pool's. While that
@@ -43,10 +42,10 @@ type Options struct {
 	// Concurrency is how many handlers run at once; a handler below its fair share may start beyond it. Do not set it
 	// above what the database pool can serve. Default 10 (contract 5.2).
 	Concurrency int `yaml:"concurrency" env:"CONCURRENCY"`
-	// Prefetch bounds how many slots' worth of claims may wait in memory. How many do depends on the handlers: as much as
-	// they run in 100 ms, and about 32 MB in all. What has waited for a second is released for other workers. What this
-	// process accepts is dispatched into the same slots without a claim. Do not set it to 0 for less memory: claims then
-	// wait for free slots, and slots for claims. Default 2,000 (contract 5.2, 5.17).
+	// Prefetch bounds how many slots' worth of claims may wait in memory. How many do depends on the handlers: as many
+	// as these run in 100 ms, and about 32 MB in all. Claims that have waited for a second are released for other
+	// workers. Messages that this process accepts are dispatched into the same slots without a claim. Do not set it to
+	// 0 for less memory: claims then wait for free slots, and slots for claims. Default 2,000 (contract 5.2, 5.17).
 	Prefetch int `yaml:"prefetch" env:"PREFETCH"`
 	// HandlerTimeout limits each attempt; exceeding it is a failure. 0 is no limit. Do not set it below what the slowest
 	// handler needs; handlers can have their own (handler.Timeout). Default 0.
@@ -69,7 +68,7 @@ type Options struct {
 	// collection, a frozen machine): its work would be run again. Default 30 s.
 	WorkerTimeout time.Duration `yaml:"worker_timeout" env:"WORKER_TIMEOUT"`
 	// MaxAbandoned is how many workers may vanish while running a status before it is poisoned. Do not set it to 1: a
-	// single crash would poison whatever was running. Default 10.
+	// single crash would poison every running message. Default 10.
 	MaxAbandoned int `yaml:"max_abandoned" env:"MAX_ABANDONED"`
 	// UnknownKeyGrace is how long the handler keys of stopped and dead workers count as known, so that a deploy is not
 	// reported as missing handlers. Those of a program that only calls ProcessPending count for 8 days after its last
@@ -78,13 +77,14 @@ type Options struct {
 	// StatementTimeout bounds each database call of the inbox. Do not set it below what a claim of BatchSize needs;
 	// accepts from Kafka that exceed it are tried again in smaller transactions. Default 10 s.
 	StatementTimeout time.Duration `yaml:"statement_timeout" env:"STATEMENT_TIMEOUT"`
-	// TxIsolation is the isolation of the transactions that handlers run in: of Tx, TxBatch and handler.TxGroup, of every
-	// handler of an Inline channel whose markers are in the inbox's database, and of Tx handlers of a Direct channel.
-	// Allowed are sql.LevelDefault, LevelReadCommitted, LevelRepeatableRead and LevelSerializable. LevelDefault is READ
-	// COMMITTED, whatever default_transaction_isolation the role or the database has: the transactions state their level.
-	// The inbox's own run at READ COMMITTED under any option, and what a plain handler runs has the session's default. On
-	// SQLite, whose transactions are always serializable, LevelDefault and LevelSerializable alone are allowed. It has no
-	// text form: handlers are written for a level, so code sets it.
+	// TxIsolation is the isolation of the transactions that handlers run in: of Tx, TxBatch and handler.TxGroup, of
+	// every handler of an Inline channel whose markers are in the inbox's database, and of Tx handlers of a Direct
+	// channel. Allowed are sql.LevelDefault, LevelReadCommitted, LevelRepeatableRead and LevelSerializable.
+	// LevelDefault is READ COMMITTED, under any default_transaction_isolation of the role or the database: the
+	// transactions state their level. The inbox's other transactions run at READ COMMITTED under any option, and a
+	// plain handler's statements have the session's default. On SQLite, whose transactions are always serializable,
+	// LevelDefault and LevelSerializable alone are allowed. It has no text form: handlers are written for a level, so
+	// code sets it.
 	//
 	// Do not raise it where one handler in a few needs it and can lock the rows it depends on (SELECT … FOR UPDATE): above
 	// READ COMMITTED attempts that get in each other's way are rolled back and run again at once, uncharged, five times at

@@ -26,7 +26,8 @@ type pool struct {
 	// changed wakes the owner.
 	changed routine.Signal
 
-	// mu guards what follows and the owner's state. The owner holds it all the time except while it waits for something.
+	// mu guards the following fields and the owner's state. The owner holds it all the time except while it waits for
+	// something.
 	mu      sync.Mutex
 	sched   *scheduler.Scheduler[*task]
 	running map[*group]bool
@@ -34,7 +35,7 @@ type pool struct {
 	broken  error // a panic of update, which the owner has to repeat
 }
 
-// owner is what a pool works for. Its methods are called with the pool's lock.
+// owner is the loop or drain that a pool works for. Its methods are called with the pool's lock.
 type owner interface {
 	// within returns the context of a group, with its cancel function, and a check that runs right before each call.
 	within(g *group) (ctx context.Context, end context.CancelFunc, mayStart func(context.Context) error)
@@ -227,6 +228,6 @@ func (w *pool) releaseQueued() {
 
 func (w *pool) giveBack(tasks []*task, why *attempt.Interruption) {
 	for _, t := range tasks {
-		w.completer.add(notRun(t, why, w.p.clock.Now()))
+		w.completer.add(releasedResult(t, why, w.p.clock.Now()))
 	}
 }

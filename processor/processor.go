@@ -3,7 +3,7 @@
 //
 // There is one file per service. From Start to Stop a Processor has one session after the other (a worker ID, with its
 // heartbeat), each with a loop and a sweeper, and one completer. A loop and a drain are pools: their claimer claims
-// tasks, which run in groups. docs/architecture.md shows what passes through them.
+// tasks, which run in groups. docs/architecture.md shows the way of a status through them.
 package processor
 
 import (
@@ -54,7 +54,7 @@ type Processor struct {
 	drained   atomic.Pointer[time.Time] // when a drain last wrote its row; nil if none has
 }
 
-// shared is what the services of a processor work with.
+// shared has the fields that all services of a processor use.
 type shared struct {
 	opts       Options
 	store      store.Store
@@ -71,7 +71,7 @@ type shared struct {
 	conditions
 }
 
-// conditions are what may fail for a while.
+// conditions are the failures that may last for a while.
 type conditions struct {
 	claiming, beating, recovering, storing, looping, locking, listening, connecting, cutting *condition.Condition
 }
@@ -388,9 +388,9 @@ func (p *Processor) readClock(ctx context.Context) error {
 // cancelled. All results are stored, and interrupted attempts are released uncharged. Stop returns by ctx's deadline;
 // within it, time is reserved for cancelling and storing.
 //
-// It returns an error that names the handlers that still run, or says that results could not be
-// stored or claims not be released. Other workers recover these claims. Stopping twice, or before Start, only
-// waits, for a second at most, until other processes are notified of what was accepted.
+// It returns an error that names the handlers that still run, or says that results could not be stored or claims not be
+// released. Other workers recover these claims. Stopping twice, or before Start, only waits, for a second at most,
+// until other processes are notified of accepted messages.
 func (p *Processor) Stop(ctx context.Context) error {
 	p.lifecycle.Lock()
 	defer p.lifecycle.Unlock()
@@ -410,8 +410,8 @@ func (p *Processor) Stop(ctx context.Context) error {
 			<-a.done
 		}
 	}
-	// Half of the time that is left is for a claim that has outlived the loop: it is cancelled now, and
-	// what it has claimed is released.
+	// Half of the time that is left is for a claim that has outlived the loop: it is cancelled now, and its claimed
+	// statuses are released.
 	s := a.session.Load()
 	s.endClaims()
 	claiming := !waitFor(routine.Go(a.rounds.Wait), time.Now().Add(time.Until(budget.flush)/2))
@@ -442,7 +442,7 @@ func (p *Processor) Stop(ctx context.Context) error {
 	if s.lock != nil {
 		p.noteRelease(s.lock.leave(a.hard, settled))
 	}
-	p.notifier.wait(a.hard) // for what was accepted, and for what this stop has released
+	p.notifier.wait(a.hard) // for accepted messages, and for the claims that this stop has released
 	a.endHard()
 	a.endServices()
 	a.endWatching()

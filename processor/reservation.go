@@ -175,7 +175,7 @@ func (l *loop) take(r *Reservation, claims []store.Claim, tasks []*task, unclaim
 	}
 	l.act.claimer.held.add(claims)
 	for _, t := range tasks {
-		if l.act.claimer.elsewhere(t) { // for a claim that asks who must run it
+		if l.act.claimer.isForeign(t) { // for a claim that asks who must run it
 			l.giveBack([]*task{t}, errForeign)
 			continue
 		}
@@ -276,7 +276,7 @@ func (l *loop) giveBackLate(tasks []*task) {
 	defer cancel()
 	results, settlements := make([]result, len(tasks)), make([]store.Settlement, len(tasks))
 	for i, t := range tasks {
-		results[i] = notRun(t, errStopping, l.p.clock.Now())
+		results[i] = releasedResult(t, errStopping, l.p.clock.Now())
 		settlements[i] = *results[i].settlement
 	}
 	applied, err := l.p.store.Settle(stmt, settlements, store.AwaitLocked)

@@ -45,9 +45,9 @@ func newSession(parent context.Context, workerTimeout time.Duration) *session {
 		claims: claims, endClaims: endClaims, last: time.Now(), lastWall: time.Now().Round(0)}
 }
 
-// beat records a successful heartbeat that was sent at that time. It reports whether the worker may
-// claim again because of it. The fence is a timer of its own, so it fires in time even if a later
-// heartbeat hangs. If the process is suspended meanwhile, the timer fires when it resumes.
+// beat records a successful heartbeat that was sent at that time. It reports whether the worker may claim again because
+// of it. The fence is a separate timer, so it fires in time even if a later heartbeat hangs. If the process is
+// suspended, the timer fires when it resumes.
 func (s *session) beat(at time.Time) (back bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -60,9 +60,9 @@ func (s *session) beat(at time.Time) (back bool) {
 	return back
 }
 
-// silence returns the time since the last heartbeat by the monotonic or by the wall clock, whichever says
-// more. While a machine is suspended, its monotonic clock may stand still, and the fence with it. The wall
-// clock may also have been set, so that alone does not fence the worker: its next heartbeat decides.
+// silence returns the time since the last heartbeat: the longer one of the monotonic and the wall clock. While a
+// machine is suspended, its monotonic clock may stand still, and the fence with it. The wall clock may also have been
+// set, so that alone does not fence the worker: its next heartbeat decides.
 func (s *session) silence() time.Duration {
 	return max(time.Since(s.last), time.Now().Round(0).Sub(s.lastWall))
 }
@@ -116,7 +116,7 @@ func (s *session) mayClaim() bool {
 // heart sends a worker's heartbeats and fences its session when they fail.
 type heart struct {
 	*shared
-	row    store.Worker // what is the same in each heartbeat
+	row    store.Worker // the fields that each heartbeat repeats
 	report func() (health, consumers string)
 }
 
@@ -165,14 +165,14 @@ func (h *heart) checkOwnRow(ctx context.Context, s *session) error {
 
 // keep sends heartbeats until ctx ends or the session is over: because other workers have declared it dead, or because
 // its fence fired after WorkerTimeout without a heartbeat. Its handlers are cancelled then. Their claims are no longer
-// this worker's, and the version decides whether what they still write has an effect.
+// this worker's, and the version decides whether their late writes have an effect.
 //
 // On SQLite, waiting in vain for the file does not count as silence. While another transaction holds the only write
-// lock (such as that of a long handler, perhaps our own), no worker can declare us dead either. But a worker may have
-// done so between two moments at which the file was busy. Reading does not wait for the lock, so the worker then reads
-// its own row. If the row says that it lives, it lived at that moment. A worker that declares us dead later must find
-// us silent in two sweeps, with a heartbeat of its own before each; our next heartbeat comes in between. If that
-// heartbeat again fails to get the lock, reading the row shows whether we were declared dead.
+// lock (such as a long handler, perhaps ours), no worker can declare us dead either. But a worker may have done so
+// between two moments at which the file was busy. Reading does not wait for the lock, so the worker then reads its own
+// row. If the row says that it lives, it lived at that moment. A worker that declares us dead later must find us silent
+// in two sweeps, with its own heartbeat before each; our next heartbeat comes in between. If that heartbeat again fails
+// to get the lock, reading the row shows whether we were declared dead.
 //
 // A driver may wait for the file for longer than the heartbeat's deadline, and for longer than
 // WorkerTimeout. So the worker also reads its row while a heartbeat is running.

@@ -28,7 +28,7 @@ type sweeper struct {
 	leads   bool              // whether this worker holds the lease
 	frontAt time.Time         // when the front of each key was last read, monotonic
 	left    bool              // whether claims could not be released then
-	rest    []store.ClaimWalk // what is left of the walk to the end of all keys
+	rest    []store.ClaimWalk // keys whose walk has not reached its end
 	deaths  int               // how many such walks have to end because a worker died
 }
 
@@ -60,8 +60,8 @@ func (p *Processor) sweep(ctx context.Context, h *heart, s *session) {
 	}
 }
 
-// sweep does one sweep. The caller's own heartbeat must just have succeeded: a worker that is cut
-// off from the database must not judge others by what it cannot see.
+// sweep does one sweep. The caller's heartbeat must just have succeeded: a worker that is cut off from the database
+// must not judge others.
 func (s *sweeper) sweep(ctx context.Context, self string, fleet *fleet) error {
 	asked := time.Now()
 	workers, err := s.workers(ctx)
@@ -145,7 +145,7 @@ func (s *sweeper) recover(ctx context.Context, self string, workers []store.Work
 	if urgent {
 		part = s.opts.SweepInterval / 2
 	}
-	rest, err := walker{s.shared}.onward(ctx, s.rest, part, func(claims []store.OpenClaim) error {
+	rest, err := walker{s.shared}.resume(ctx, s.rest, part, func(claims []store.OpenClaim) error {
 		return r.claims(ctx, claims)
 	})
 	if s.rest = rest; err != nil {
@@ -161,8 +161,8 @@ func (s *sweeper) recover(ctx context.Context, self string, workers []store.Work
 	return s.markReleased(ctx, dead)
 }
 
-// releaseStuck releases, for a drain, stuck claims without a worker at the front of each handler key.
-// After the front there are none for long: drains run what is before them.
+// releaseStuck releases, for a drain, stuck claims without a worker at the front of each handler key. After the front
+// there are none for long: drains run the statuses before them.
 func (s *sweeper) releaseStuck(ctx context.Context) error {
 	keys, err := s.pendingKeys(ctx)
 	if err != nil {
@@ -458,8 +458,8 @@ func (s *sweeper) evict(ctx context.Context, kept []store.Ref, dead []string) (e
 	return ended
 }
 
-// abandon returns what recovery does to a claim whose worker vanished. The claim is released with a backoff, so that
-// suspects drift apart, or poisoned when too many workers have vanished while running it.
+// abandon returns the result of recovery for a claim whose worker vanished. The claim is released with a backoff, so
+// that suspects drift apart, or poisoned when too many workers have vanished while running it.
 func (o Options) abandon(r store.Ref, now time.Time) store.Settlement {
 	s := store.Settlement{StatusID: r.StatusID, HandlerKey: r.HandlerKey, Version: r.Version,
 		ErrorCount: r.ErrorCount, AbandonedCount: r.AbandonedCount + 1,
@@ -490,8 +490,8 @@ type walker struct {
 	*shared
 }
 
-// front reads each handler key from the status due longest on, until a page of it has no claims. It
-// returns what is left of the keys.
+// front reads each handler key from the status due longest on, until a page of it has no claims. It returns the rest of
+// the keys.
 func (w walker) front(
 	ctx context.Context, keys []string, each func([]store.OpenClaim) error,
 ) (rest []store.ClaimWalk, err error) {
@@ -523,8 +523,8 @@ func (w walker) front(
 	return rest, nil
 }
 
-// onward continues walks for some time, by one page at least, and returns what is left of them.
-func (w walker) onward(
+// resume continues walks for some time, by one page at least, and returns the unfinished ones.
+func (w walker) resume(
 	ctx context.Context, rest []store.ClaimWalk, some time.Duration, each func([]store.OpenClaim) error,
 ) ([]store.ClaimWalk, error) {
 	for end := time.Now().Add(some); len(rest) > 0; {

@@ -25,7 +25,7 @@ import (
 	"github.com/gorm-inbox/inbox/redact"
 )
 
-// task is a claimed status in this process: what its attempts need, and the result of the last one.
+// task is a claimed status in this process, with the result of its last attempt.
 type task struct {
 	attempt.Attempt
 
@@ -34,7 +34,7 @@ type task struct {
 	queued time.Time      // when it was queued in this process
 	report func(error)    // reports to the circuit breaker that admitted it
 	waited bool           // whether its wait since it became due was measured
-	kept   models.Message // what is left of the message after forgetContent
+	kept   models.Message // the message without its content, after forgetContent
 	// until is when a drain's claim counts as stuck; zero for a worker's claim.
 	until time.Time
 }
@@ -87,7 +87,7 @@ func (t *task) QueuedAt() time.Time { return t.queued }
 // Size returns the bytes of its message's content and properties.
 func (t *task) Size() int { return t.claim.Size() }
 
-// forgetContent drops what only an attempt needs.
+// forgetContent drops the fields that only an attempt needs.
 func (t *task) forgetContent() {
 	t.Forget()
 	if m := t.claim.Message; m != nil {
@@ -102,7 +102,7 @@ type policy struct {
 	breaker *breaker // nil if it has none
 	// groupSize is how many messages may share a call or a transaction.
 	groupSize int
-	// maxRetryDelay is the inbox's, which limits what an interrupted status waits.
+	// maxRetryDelay is the inbox's, which limits the wait of an interrupted status.
 	maxRetryDelay time.Duration
 	// lanes is the rule for the handler's lanes; nil if it is not ordered.
 	lanes *store.LaneRule
@@ -129,9 +129,9 @@ func newPolicy(
 	return p
 }
 
-// rules returns what the scheduler knows of the handler. The due messages of ordered handlers
-// cannot be counted, because rows of a lane may wait for each other. Nor can those of handlers with
-// legacy keys, because each key is claimed with its own quota.
+// rules returns the handler's rules for the scheduler. The due messages of ordered handlers cannot be counted, because
+// rows of a lane may wait for each other. The due messages of handlers with legacy keys cannot be counted either,
+// because each key is claimed with its own quota.
 func (p *policy) rules(h *handler.Handler) scheduler.Rules {
 	r := scheduler.Rules{Key: h.Key(), Concurrency: h.Concurrency(), GroupSize: p.groupSize, Counted: p.lanes == nil &&
 		len(h.LegacyKeys()) == 0}
@@ -141,8 +141,8 @@ func (p *policy) rules(h *handler.Handler) scheduler.Rules {
 	return r
 }
 
-// group is what runs in one slot: a single attempt, the messages of one batch call, or the messages
-// that share a transaction.
+// group is a unit that runs in one slot: a single attempt, the messages of one batch call, or the messages that share a
+// transaction.
 type group struct {
 	handler *handler.Handler
 	tasks   []*task
@@ -150,13 +150,13 @@ type group struct {
 	started time.Time
 	overdue bool // it no longer holds a slot; guarded by the pool's lock
 
-	ctx      context.Context // what it runs in, see owner.within
+	ctx      context.Context // of its calls, see owner.within
 	end      context.CancelFunc
 	mayStart func(context.Context) error
 
 	report func(error) // reports to the circuit breaker that admitted a batch
 
-	// one holds what a group of one needs, the usual case, without further allocations.
+	// one saves allocations for a group of one, the usual case.
 	one struct {
 		attempt [1]*attempt.Attempt
 		result  [1]result
@@ -355,7 +355,7 @@ const superseded handler.AttemptOutcome = "superseded"
 type verdict struct {
 	outcome handler.AttemptOutcome
 	failure error
-	// settlement is what to store; nil if the outcome is completed or superseded.
+	// settlement is the change to store; nil if the outcome is completed or superseded.
 	settlement *store.Settlement
 	next       time.Time
 }
@@ -365,7 +365,7 @@ var (
 	errStopping = attempt.NewInterruption("inbox is stopping")
 	errFenced   = attempt.NewInterruption("worker lost its heartbeat")
 	errLockLost = attempt.NewInterruption("worker lost the lock of the inbox")
-	// errSuspended releases what would begin before the next heartbeat.
+	// errSuspended releases attempts that would begin before the next heartbeat.
 	errSuspended = attempt.NewInterruption("worker has sent no heartbeat since its machine was suspended or its clock was set")
 )
 
@@ -433,8 +433,8 @@ func poisonedBy(settle store.Settlement, text *string, err error) verdict {
 	return verdict{outcome: handler.AttemptPoisoned, failure: err, settlement: &settle}
 }
 
-// notRun returns the result of a claim that is released without an attempt, and why.
-func notRun(t *task, why *attempt.Interruption, now time.Time) result {
+// releasedResult returns the result of a claim that is released without an attempt, and why.
+func releasedResult(t *task, why *attempt.Interruption, now time.Time) result {
 	t.Err, t.Cause = why, why
 	return result{task: t, verdict: t.judge(now)}
 }
@@ -457,7 +457,7 @@ func (i *interruptions) note(t *task) {
 // they began. Each repeat waits twice as long as the one before, up to MaxRetryDelay. While any
 // status is affected, the condition is logged and part of the health.
 //
-// The counts are of this process only; a status's row has those that may be the message's fault. If another
+// The counts are of this process only; a status's row counts the ones that may be the message's fault. If another
 // worker takes over a status, it is forgotten here some time after its repeat was due.
 type interruptions struct {
 	condition *condition.Condition

@@ -13,7 +13,7 @@ import (
 // Mask replaces a secret in the result of Common.
 const Mask = "[redacted]"
 
-// Common is a Hook that replaces with Mask what is secret in most applications:
+// Common is a Hook that replaces the usual secrets of applications with Mask:
 //
 //   - card numbers of the usual networks that pass the Luhn check: unspaced, in groups with spaces or
 //     dashes, or as fmt prints a float64 (4.111111111111111e+15);
@@ -27,7 +27,7 @@ const Mask = "[redacted]"
 //
 // UUIDs, times, offsets and most other numbers stay, but one number in ten that begins like a card's passes the Luhn
 // check. It returns v.Bytes itself if it finds nothing, and takes time in proportion to v.Bytes. Do not rely on it for
-// what only the application knows to be secret, such as names and addresses, nor for payloads that are compressed or
+// secrets that only the application can recognize, such as names and addresses, nor for payloads that are compressed or
 // encoded.
 func Common(v Value) []byte {
 	if len(v.Bytes) > 0 && secretName.MatchString(v.Name) {
@@ -78,8 +78,9 @@ func asciiLower(text []byte) []byte {
 	return lower
 }
 
-// rule finds secrets of one form. Go's regular expressions take time in proportion to what they read. For the same to
-// hold for a rule and all of the text, its form must match what it reads, or fail before it has read far.
+// rule finds secrets of one form. Go's regular expressions take time in proportion to the text that they read. For a
+// rule to take linear time over the whole text, its form must match the text that it reads, or fail before it has read
+// far.
 type rule struct {
 	// hints are texts in small letters, separated by spaces, at which a match may begin.
 	hints string
@@ -148,7 +149,7 @@ const (
 	shortHints = "pass pin sig otp"
 	// camel is the end of a name such as dbPass.
 	camel = `(?-i:[a-z0-9](?:Pass|Pin|Sig|Otp))`
-	// anyName is a name of a secret, whatever is before it.
+	// anyName is a name of a secret after any text.
 	anyName = `(?:` + lines + `|` + names + `|` + keys + `key|(?:\b|_)` + shorts + `|` + camel + `)`
 	// separator is between a name, which may be quoted or in brackets, and its value.
 	separator = `(?:\\*["'` + "`" + `]|&quot;|&#34;|\]|%5d)?[ \t]*[:=]=?>?[ \t]*`
@@ -171,7 +172,7 @@ var nested = func() string {
 	return `((?:\[\]\w+)?[\[{]` + inner + `[\]}])|([\[{][\s\S]*)`
 }()
 
-// value is any value. anyValue is one with what separates it from its name.
+// value is any value. anyValue is a value with the separator after its name.
 var (
 	value    = `(?:` + quoted + `|` + nested + `|` + unquoted + `)`
 	anyValue = `(?:` + separator + value + `|` + encodedValue + `)`
@@ -226,7 +227,7 @@ func begin(form string) *regexp.Regexp { return regexp.MustCompile(`^(?i:` + for
 // isValue reports whether the value of a secret's name is there.
 func isValue(value string) bool { return value != "null" && value != "nil" }
 
-// isUnmasked reports whether the password of a data source name is not that of a URL, which is masked before.
+// isUnmasked reports whether the password of a data source name still needs a mask: a URL's password is masked before.
 func isUnmasked(password string) bool { return password != "xxxxx" }
 
 // isArgument reports whether the word after a flag is its value rather than a part of a sentence.

@@ -1,8 +1,8 @@
-// Package redact hides card numbers, credentials and the like in what an inbox stores, logs, traces, publishes and
-// shows (contract 11.6).
+// Package redact hides card numbers, credentials and the like in the data that an inbox stores, logs, traces, publishes
+// and shows (contract 11.6).
 //
-// Declare a Hook with the option Redact of inbox.Options. Common is a Hook that is ready to use; a hook of the
-// application's own can call it:
+// Declare a Hook with the option Redact of inbox.Options. Common is a Hook that is ready to use; an application's hook
+// can call it:
 //
 //	o.Redact = func(v redact.Value) []byte {
 //		v.Bytes = customerNumber.ReplaceAll(v.Bytes, []byte("[customer]"))
@@ -28,8 +28,8 @@ const (
 	PartError Part = "error"
 )
 
-// Value is one value before it is redacted. What is not known is empty: lists know neither headers nor channels, and
-// logs do not know every message.
+// Value is one value before it is redacted. Unknown fields are empty: lists know neither headers nor channels, and logs
+// do not know every message.
 type Value struct {
 	Part       Part
 	MessageID  string // or the rejected message's ID
@@ -40,8 +40,8 @@ type Value struct {
 	Bytes      []byte
 }
 
-// Hook returns what is used in place of a value; nil shows nothing of it. It must not change v.Bytes. It must be safe
-// for concurrent use and quick: it runs for every error, and for every row of an operator's search. It must leave its
-// own results unchanged, because a stored error is passed again when it is shown. If it panics, a note that says so
+// Hook returns the replacement of a value; nil shows nothing of it. It must not change v.Bytes. It must be safe for
+// concurrent use and quick: it runs for every error, and for every row of an operator's search. It must leave its own
+// results unchanged, because a stored error is passed again when it is shown. If it panics, a note that says so
 // replaces the value.
 type Hook func(v Value) []byte

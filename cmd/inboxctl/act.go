@@ -25,7 +25,7 @@ import (
 // action has what differs between retry and discard.
 type action struct {
 	verb, done string
-	// states are those of the statuses that allow it, ofMessage those of the statuses that a message ID stands for.
+	// states are the states that allow the action. ofMessage are the states of the statuses that a message ID selects.
 	states, ofMessage []ops.State
 
 	one      func(o *ops.Ops, ctx context.Context, actor ops.Actor, ref ops.Ref) error
@@ -389,12 +389,12 @@ func (a *app) runBulk(
 ) error {
 	chunks, end := a.betweenChunks(ctx, a.stepTimeout())
 	defer end()
-	most := matched.N
+	limit := matched.N
 	if matched.Capped {
-		most = 0
+		limit = 0
 	}
 	result, err := act.run(chunks, o,
-		ops.Bulk{ChunkSize: bulk.chunk, Max: most, Progress: func(r ops.BulkResult) {
+		ops.Bulk{ChunkSize: bulk.chunk, Max: limit, Progress: func(r ops.BulkResult) {
 			a.say("%s %d of %s, skipped %d", act.done, r.Done, count(matched), r.Skipped)
 			if ctx.Err() != nil {
 				end()

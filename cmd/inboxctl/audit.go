@@ -42,7 +42,7 @@ ops.AuditEntry.`,
 			}
 			if page.export != "" {
 				return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
-					return export(a, page.export, page.most(cmd), func(after ops.Cursor, limit int) (ops.Page[ops.AuditEntry], error) {
+					return export(a, page.export, page.exportLimit(cmd), func(after ops.Cursor, limit int) (ops.Page[ops.AuditEntry], error) {
 						return o.Audit(ctx, filter, after, limit)
 					})
 				})

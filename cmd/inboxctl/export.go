@@ -44,9 +44,9 @@ func (p *pageFlags) checkExport(cmd *cobra.Command) error {
 // to 1,000 statuses.
 const exportPage = 100
 
-// export prints the pages of a list one after the other, up to most rows. A most of 0 prints all.
+// export prints the pages of a list one after the other, up to maxRows rows. A maxRows of 0 prints all.
 func export[T any](
-	a *app, format string, most int, page func(after ops.Cursor, limit int) (ops.Page[T], error),
+	a *app, format string, maxRows int, page func(after ops.Cursor, limit int) (ops.Page[T], error),
 ) error {
 	write := func(item any) error {
 		line, err := asJSON(item, "")
@@ -81,8 +81,8 @@ func export[T any](
 	after := ops.Cursor("")
 	for written := 0; ; {
 		limit := exportPage
-		if most > 0 {
-			limit = min(limit, most-written)
+		if maxRows > 0 {
+			limit = min(limit, maxRows-written)
 		}
 		found, err := page(after, limit)
 		if err != nil {
@@ -94,7 +94,7 @@ func export[T any](
 			}
 		}
 		written += len(found.Items)
-		if after = found.Next; after == "" || most > 0 && written >= most {
+		if after = found.Next; after == "" || maxRows > 0 && written >= maxRows {
 			return nil
 		}
 	}
@@ -129,16 +129,16 @@ func cell(value any) (string, error) {
 	})), err
 }
 
-// leadingFormula matches a cell that a spreadsheet takes for a formula. formula matches where one whose list separator
-// is not the comma begins another cell with a formula: it splits the line there, whatever quotes are around it.
+// leadingFormula matches a cell that a spreadsheet takes for a formula. formula matches where a spreadsheet with
+// another list separator than the comma begins a cell with a formula: it splits the line there, even within quotes.
 var (
 	leadingFormula = regexp.MustCompile(`^[=+\-@]`)
 	formula        = regexp.MustCompile(`([;\t|][ "']*)([=+\-@])`)
 )
 
 // exportList prints the statuses that match.
-func (a *app) exportList(ctx context.Context, o *ops.Ops, format string, filter ops.Filter, most int) error {
-	return export(a, format, most, func(after ops.Cursor, limit int) (ops.Page[ops.Status], error) {
+func (a *app) exportList(ctx context.Context, o *ops.Ops, format string, filter ops.Filter, maxRows int) error {
+	return export(a, format, maxRows, func(after ops.Cursor, limit int) (ops.Page[ops.Status], error) {
 		return o.List(ctx, filter, after, limit)
 	})
 }

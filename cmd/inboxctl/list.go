@@ -57,7 +57,7 @@ JSON: ops.Page of ops.Status; with --count {"count"}; with jsonl an ops.Status.`
 				case counts:
 					return a.printCount(ctx, o, filter)
 				case page.export != "":
-					return a.exportList(ctx, o, page.export, filter, page.most(cmd))
+					return a.exportList(ctx, o, page.export, filter, page.exportLimit(cmd))
 				}
 				found, err := o.List(ctx, filter, after, page.limit)
 				if err != nil {
@@ -238,8 +238,8 @@ func (p *pageFlags) check() error {
 	return nil
 }
 
-// most returns how many rows an export may print, 0 for all of them.
-func (p *pageFlags) most(cmd *cobra.Command) int {
+// exportLimit returns how many rows an export may print, 0 for all of them.
+func (p *pageFlags) exportLimit(cmd *cobra.Command) int {
 	if cmd.Flags().Changed("limit") {
 		return p.limit
 	}

@@ -72,7 +72,7 @@ const exitCodesHelp = `inboxctl ends with one of these codes:
 With several statuses in one command: 0 if all are done, 5 if some are, else the
 code that all errors have in common, or 1.`
 
-// codedError is an error with an exit code of its own.
+// codedError is an error with its own exit code.
 type codedError struct {
 	code int
 	err  error

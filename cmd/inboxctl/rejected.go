@@ -57,7 +57,7 @@ JSON: ops.Page of ops.Rejected; with jsonl an ops.Rejected.`,
 			filter := filters.filter(cmd, from, to)
 			if page.export != "" {
 				return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
-					return export(a, page.export, page.most(cmd), func(after ops.Cursor, limit int) (ops.Page[ops.Rejected], error) {
+					return export(a, page.export, page.exportLimit(cmd), func(after ops.Cursor, limit int) (ops.Page[ops.Rejected], error) {
 						return o.ListRejected(ctx, filter, after, limit)
 					})
 				})

@@ -34,7 +34,7 @@ func (a *app) watch(cmd *cobra.Command, every time.Duration, once func() error) 
 	defer ticks.Stop()
 	ctx := cmd.Context()
 	for first := true; ; first = false {
-		a.separate(first)
+		a.beginResult(first)
 		if err := once(); err != nil && ctx.Err() == nil {
 			return err
 		}
@@ -46,8 +46,8 @@ func (a *app) watch(cmd *cobra.Command, every time.Duration, once func() error) 
 	}
 }
 
-// separate begins the next result: on a cleared screen, or after the last one.
-func (a *app) separate(first bool) {
+// beginResult begins the next result: on a cleared screen, or after the last one.
+func (a *app) beginResult(first bool) {
 	switch {
 	case a.output == "yaml":
 		fmt.Fprintln(a.out, "---")

@@ -1,4 +1,4 @@
-// Package dashboardfx mounts the dashboard and the probes of an inbox in an Fx application. It is a package of its own,
+// Package dashboardfx mounts the dashboard and the probes of an inbox in an Fx application. It is a separate package,
 // so that applications without a dashboard do not compile it.
 package dashboardfx
 
@@ -21,12 +21,12 @@ import (
 // and the probes at prefix + "/live" and prefix + "/ready". It samples for the charts while the application runs.
 //
 // configure is a func(o *dashboard.Options, …) without result or with an error. Its further parameters come from the
-// graph, as those of fx.Invoke do:
+// graph, as with fx.Invoke:
 //
 //	dashboardfx.Mount("orders", "/orders/inbox", func(o *dashboard.Options, s *Sessions) { o.Authorizer = s.Principal })
 //
-// The dashboard logs with the graph's *zap.Logger unless configure sets one. Its ops.Options are those of the inbox:
-// the option Ops.
+// The dashboard logs with the graph's *zap.Logger unless configure sets one. Its ops.Options are the inbox's option
+// Ops.
 //
 // The Authorizer does not guard the probes, whose details may name hosts, topics and handler keys: do not mount them
 // where the public can reach them. For another router, or probes elsewhere, use dashboard.New, Inbox.LiveHandler and
@@ -105,7 +105,7 @@ func mount(
 		}
 	})
 	if failed != nil {
-		return failed // what is wrong with the options does not matter then
+		return failed // a bad option does not matter then
 	}
 	if err != nil {
 		return err

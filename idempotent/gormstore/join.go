@@ -26,7 +26,7 @@ type txKey struct{}
 // SERIALIZABLE), that error is returned: only the caller can roll back and begin again. The transaction must belong to
 // the pool that the store was made with.
 //
-// Do not use it where Run's own transaction is enough: that one is retried after a conflict with another.
+// Do not use it where Run can begin the transaction itself: Run retries that one after a conflict with another.
 func WithTx(ctx context.Context, tx *gorm.DB) context.Context {
 	return context.WithValue(ctx, txKey{}, tx)
 }
@@ -34,8 +34,8 @@ func WithTx(ctx context.Context, tx *gorm.DB) context.Context {
 // errOtherPool refuses a transaction of another pool: a marker in another database than all others finds no duplicate.
 var errOtherPool = errors.New("the transaction of WithTx is of another connection pool than the store")
 
-// ambient returns the transaction that WithTx put into ctx.
-func (s *Store) ambient(ctx context.Context) (tx *gorm.DB, joined bool, err error) {
+// joinedTx returns the transaction that WithTx put into ctx.
+func (s *Store) joinedTx(ctx context.Context) (tx *gorm.DB, joined bool, err error) {
 	value := ctx.Value(txKey{})
 	if value == nil {
 		return nil, false, nil
@@ -47,7 +47,7 @@ func (s *Store) ambient(ctx context.Context) (tx *gorm.DB, joined bool, err erro
 	return tx.Session(&gorm.Session{NewDB: true}), true, nil
 }
 
-// checkTx refuses what is not a transaction on the store's database, as far as that can be determined.
+// checkTx returns an error if tx is no transaction on the store's database, as far as that can be determined.
 func (s *Store) checkTx(tx *gorm.DB) error {
 	if tx == nil {
 		return fmt.Errorf("WithTx: %w", store.ErrNoTransaction)
@@ -66,10 +66,10 @@ func (s *Store) checkTx(tx *gorm.DB) error {
 	return nil
 }
 
-// join runs the body in the caller's transaction. A savepoint is set before the marker, so a body that fails undoes its
-// marker, too, whatever the caller does afterwards. So does a body that panics, which a caller may recover from.
+// join runs the body in the caller's transaction. A savepoint is set before the marker. So a body that fails undoes its
+// marker, too, even if the caller commits. So does a body that panics, which a caller may recover from.
 func (s *Store) join(ctx context.Context, tx *gorm.DB, w work) (duplicate bool, err error) {
-	if err := s.steer(ctx, tx, "SAVEPOINT inbox_marker"); err != nil {
+	if err := s.execSavepoint(ctx, tx, "SAVEPOINT inbox_marker"); err != nil {
 		return false, naming(w.Key, err)
 	}
 	undo := true
@@ -77,7 +77,7 @@ func (s *Store) join(ctx context.Context, tx *gorm.DB, w work) (duplicate bool, 
 		if !undo {
 			return
 		}
-		undoErr := s.steer(ctx, tx, "ROLLBACK TO SAVEPOINT inbox_marker; RELEASE SAVEPOINT inbox_marker")
+		undoErr := s.execSavepoint(ctx, tx, "ROLLBACK TO SAVEPOINT inbox_marker; RELEASE SAVEPOINT inbox_marker")
 		if undoErr != nil {
 			// For instance rows that the body left open prevent the rollback to the savepoint. They would not prevent
 			// the caller's commit, so the whole transaction is rolled back.
@@ -97,7 +97,7 @@ func (s *Store) join(ctx context.Context, tx *gorm.DB, w work) (duplicate bool, 
 		}
 		committed = statements.Committed
 	}
-	if err := s.steer(ctx, tx, "RELEASE SAVEPOINT inbox_marker"); err != nil {
+	if err := s.execSavepoint(ctx, tx, "RELEASE SAVEPOINT inbox_marker"); err != nil {
 		return false, naming(w.Key, err)
 	}
 	undo = false
@@ -105,9 +105,9 @@ func (s *Store) join(ctx context.Context, tx *gorm.DB, w work) (duplicate bool, 
 	return !added, nil
 }
 
-// steer sends a statement about the savepoint. It ignores the end of ctx: what a body did before that must be kept or
-// undone all the same.
-func (s *Store) steer(ctx context.Context, tx *gorm.DB, statements string) error {
+// execSavepoint sends a statement about the savepoint. It ignores the end of ctx: the body's writes before that must be
+// kept or undone all the same.
+func (s *Store) execSavepoint(ctx context.Context, tx *gorm.DB, statements string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.opts.StatementTimeout)
 	defer cancel()
 	return handlertx.Steer(ctx, tx, statements)

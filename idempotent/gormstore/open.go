@@ -22,7 +22,7 @@ func (s *Store) open(ctx context.Context, w work) (tx *handlertx.Tx, added bool,
 	began := time.Now()
 	for retry := newBackoff(); ; {
 		tx, added, err = s.tryOpen(ctx, w, s.opts.LockTimeout-time.Since(began))
-		if err == nil || !s.markers.SingleWriter() || !waited(err) {
+		if err == nil || !s.markers.SingleWriter() || !timedOut(err) {
 			return tx, added, err
 		}
 		if time.Since(began) >= s.opts.LockTimeout || !retry.Wait(ctx) {
@@ -66,15 +66,15 @@ func (s *Store) tryOpen(ctx context.Context, w work, left time.Duration) (*handl
 	return tx, added, nil
 }
 
-// waited reports whether the file's one writer, or the pool's connection, was not free in time.
-func waited(err error) bool { return store.IsWaiting(err) || errors.Is(err, context.Canceled) }
+// timedOut reports whether the file's one writer, or the pool's connection, was not free in time.
+func timedOut(err error) bool { return store.IsWaiting(err) || errors.Is(err, context.Canceled) }
 
 // add adds the markers of the run, and waits for others for at most wait. It gives up before ctx ends, because
 // cancelling a statement costs the connection.
 //
-// While a rename is rolled out, the programs have some keys in common. Whichever program comes second waits for the
-// first at one of these, and then finds its marker. The keys are sorted, because programs list them in different
-// orders, which would deadlock.
+// While a rename is rolled out, the programs have some keys in common. The second program waits for the first one at
+// such a key, and then finds its marker. The keys are sorted, because programs list them in different orders, which
+// would deadlock.
 func (s *Store) add(ctx context.Context, tx *gorm.DB, w work, wait time.Duration) (added bool, err error) {
 	if w.unmarked {
 		return true, nil

@@ -15,8 +15,8 @@ import (
 )
 
 // Run calls body in a transaction that begins with the marker of each of the run's keys. It commits the marker together
-// with what body wrote, or neither (contract 8.2). body finds the transaction by handler.DB(ctx) and must not end it.
-// If the marker exists, body is not called and duplicate is true.
+// with body's writes, or neither (contract 8.2). body finds the transaction by handler.DB(ctx) and must not end it. If
+// the marker exists, body is not called and duplicate is true.
 //
 // If a run of the same key is in progress, in any process, Run waits until that run commits (duplicate) or rolls back
 // (body runs). It returns idempotent.ErrInProgress after LockTimeout, or shortly before ctx ends. On SQLite, which has
@@ -24,7 +24,7 @@ import (
 //
 // Everything is rolled back if body fails, panics or ends its goroutine, if it swallowed the failure of one of its
 // statements (unless it rolled back to a savepoint), or if the commit is refused, for instance by a deferred
-// constraint. What a body that returned nil wrote is committed even if ctx has ended. After a deadlock or a
+// constraint. If a body returned nil, its writes are committed even if ctx has ended. After a deadlock or a
 // serialization failure body runs again, at most MaxAttempts times in all: its effects outside of the transaction
 // happen again.
 //
@@ -52,7 +52,7 @@ func (s *Store) do(ctx context.Context, w work) (duplicate bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return false, naming(w.Key, err)
 	}
-	tx, joined, err := s.ambient(ctx)
+	tx, joined, err := s.joinedTx(ctx)
 	if err != nil {
 		return false, naming(w.Key, err)
 	}

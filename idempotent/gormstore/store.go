@@ -2,10 +2,10 @@
 // transaction that handles them (contract 8.2). The effects that a body has through that transaction happen exactly
 // once, despite crashes and however often, or concurrently, a message is delivered.
 //
-// The marker of a message is written first. A duplicate that arrives meanwhile waits at the unique index. If the first
-// run commits, the duplicate is skipped; if it rolls back, the duplicate runs.
+// The marker of a message is written first. A duplicate that arrives during the run waits at the unique index. If the
+// first run commits, the duplicate is skipped; if it rolls back, the duplicate runs.
 //
-// Only what the body writes through its transaction is covered. Mails, calls of other services and writes through other
+// Only the body's writes through its transaction are covered. Mails, calls of other services and writes through other
 // connections are not undone when the body fails, and happen again.
 //
 // The table is inbox_markers, one of an inbox's tables; an inbox that shares it can sweep it. Without an inbox, create
@@ -104,9 +104,9 @@ func (s *Store) Processed(ctx context.Context, key idempotent.Key) (bool, error)
 }
 
 // Cleanup deletes the markers whose retention ended before olderThan, and on PostgreSQL also before now by the
-// database's clock, and returns how many. It deletes batches of BatchSize, each in a transaction of its own. Markers
-// that another transaction has locked stay until the next time. Any number of processes may call it at once. With an
-// error it returns how many were deleted before.
+// database's clock, and returns how many. It deletes batches of BatchSize, each in its own transaction. Markers that
+// another transaction has locked stay until the next time. Any number of processes may call it at once. With an error
+// it returns how many were deleted before.
 //
 // A message that is delivered again after its marker was deleted runs again.
 func (s *Store) Cleanup(ctx context.Context, olderThan time.Time) (int64, error) {
@@ -129,8 +129,8 @@ func (s *Store) cleanBatch(ctx context.Context, olderThan time.Time) (int64, err
 	return s.markers.DeleteMarkers(ctx, olderThan, s.opts.BatchSize)
 }
 
-// marker returns a run's marker. Its times are those of the run's begin: if a body takes longer than Retention, the
-// next sweep deletes its marker.
+// marker returns a run's marker. Its times are of the run's begin: if a body takes longer than Retention, the next
+// sweep deletes its marker.
 func (s *Store) marker(run idempotent.Run) models.Marker {
 	now := s.clock.Now()
 	if run.Retention == 0 {

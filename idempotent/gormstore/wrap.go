@@ -18,10 +18,10 @@ import (
 //	})
 //	err = handle(ctx, order) // nil: acknowledge it
 //
-// Options and the results of handle are those of idempotent.Wrap; Store.Run describes the transaction. tx is bound to
-// ctx, and fn must not end it. With WithTx it is the caller's transaction. A message without an ID, if AllowMissingID
-// lets it pass, has a transaction of the same kind without a marker. Do not wrap handlers that are registered with an
-// inbox: the inbox remembers by itself.
+// Options and results of handle are as in idempotent.Wrap; Store.Run describes the transaction. tx is bound to ctx, and
+// fn must not end it. With WithTx it is the caller's transaction. A message without an ID, if AllowMissingID lets it
+// pass, has a transaction of the same kind without a marker. Do not wrap handlers that are registered with an inbox:
+// the inbox remembers by itself.
 func Wrap[T any](
 	s *Store, handlerKey string, fn func(ctx context.Context, tx *gorm.DB, message T) error, opts ...idempotent.Option,
 ) (func(ctx context.Context, message T) error, error) {
@@ -29,7 +29,7 @@ func Wrap[T any](
 		return nil, fmt.Errorf("idempotent handler %q: %w", handlerKey, err)
 	}
 	handle, err := idempotent.Wrap(s, handlerKey, inBody(s, handlerKey, fn), opts...)
-	return fresh(handle), err
+	return outsideBody(handle), err
 }
 
 // Handle wraps one handler of a receiver that was made with s, see idempotent.Handle, and is otherwise like Wrap. A
@@ -46,7 +46,7 @@ func Handle[T any](r *idempotent.Receiver, s *Store, handlerKey string,
 		return nil, fmt.Errorf("idempotent handler %q: %w", handlerKey, err)
 	}
 	handle, err := idempotent.Handle(r, handlerKey, inBody(s, handlerKey, fn), opts...)
-	return fresh(handle), err
+	return outsideBody(handle), err
 }
 
 func check(s *Store, noFn bool) error {
@@ -107,8 +107,8 @@ func inBody[T any](
 	}
 }
 
-// fresh hides the session of an outer body in which the call is made.
-func fresh[T any](handle func(ctx context.Context, message T) error) func(ctx context.Context, message T) error {
+// outsideBody hides the session of an outer body in which the call is made.
+func outsideBody[T any](handle func(ctx context.Context, message T) error) func(ctx context.Context, message T) error {
 	if handle == nil {
 		return nil
 	}

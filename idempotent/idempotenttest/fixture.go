@@ -39,8 +39,8 @@ type Fixture struct {
 	Notices time.Duration
 
 	// Crash runs the key in a process that dies in the body (SIGKILL, not a panic). It returns when the next call need
-	// not wait any longer for what the dead process left: at once if the server notices, or after the lease if there is
-	// one. Nil if a process's memory is the store.
+	// not wait for the dead process any longer: at once if the server notices, or after the lease if there is one. Nil
+	// if a process's memory is the store.
 	Crash func(t *testing.T, run idempotent.Run)
 
 	// Usurp is called while the body of key runs. It changes the store as if that call's lease had expired and another

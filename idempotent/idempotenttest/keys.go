@@ -10,7 +10,7 @@ import (
 	"github.com/gorm-inbox/inbox/idempotent"
 )
 
-// keys checks that keys are distinguished character by character, whatever they contain.
+// keys checks that keys are distinguished character by character, with any content.
 var keys = []promise{
 	{"keys of 200 characters of several bytes work and differ by their last", func(t *testing.T, f Fixture) {
 		for _, character := range []string{"x", "é", "語", "🙂"} {

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// patience is how long the suite waits for what must happen.
+// patience is how long the suite waits for an event that must happen.
 const patience = 2 * time.Minute
 
 // promise is one subtest.
@@ -17,10 +17,10 @@ type promise struct {
 	test func(t *testing.T, f Fixture)
 }
 
-// Run tests the store that open makes, a new one for each promise. The promises are those of idempotent.Store (contract
-// 8.2 to 8.4); the Fixture says what a store may do or not. Keys that the wrapper refuses (empty, longer than 200
-// characters, not valid UTF-8, with NUL: see idempotent.Key.Check) are not tried, because no store gets them. Subtests
-// do not run in parallel.
+// Run tests the store that open makes, a new one for each promise. idempotent.Store makes these promises (contract 8.2
+// to 8.4); the Fixture says which of them the store need not keep. Keys that the wrapper refuses (empty, longer than
+// 200 characters, not valid UTF-8, with NUL: see idempotent.Key.Check) are not tried, because no store gets them.
+// Subtests do not run in parallel.
 func Run(t *testing.T, open func(t *testing.T) Fixture) {
 	t.Helper()
 	for _, part := range [][]promise{onceForAKey, nothingLeft, keys, contexts, concurrent, renames, forgetting} {

@@ -11,9 +11,9 @@ import (
 // Options configure a Store. Start from DefaultOptions: zero values are values.
 type Options struct {
 	// MaxKeys bounds the keys that are remembered or being handled; see Store for what happens at the bound. Do not set
-	// it below what comes within the longest retention: messages would be refused until the first have expired. Default
-	// 100,000, which takes 18.5 MB when full of UUIDs of one handler (heap in use after a collection, Go 1.26 on amd64:
-	// go test -run '^$' -bench FullStore -benchtime 1x ./idempotent/memstore).
+	// it below the number of messages within the longest retention: messages would be refused until the first have
+	// expired. Default 100,000, which takes 18.5 MB when full of UUIDs of one handler (heap in use after a collection,
+	// Go 1.26 on amd64: go test -run '^$' -bench FullStore -benchtime 1x ./idempotent/memstore).
 	MaxKeys int `yaml:"max_keys" env:"MAX_KEYS"`
 	// WaitTimeout is how long a call waits for another one of its key before it returns idempotent.ErrInProgress; 0
 	// does not wait. Do not set it above the time the transport gives a message, nor to 0 where it redelivers at once.

@@ -85,13 +85,13 @@ func (s *Store) giveUp(ctx context.Context, c *claim) error {
 
 // forget releases a claim that may have been made although the command failed: its response may be lost, or the command
 // may arrive late. If releasing fails too, or comes before the late command, the key waits for the end of the lease.
-// The error is dropped, because the caller has that of the claim, which says more.
+// The error is dropped, because the caller has the claim's error, which says more.
 func (s *Store) forget(ctx context.Context, c *claim) { _ = s.giveUp(ctx, c) }
 
 // finalise replaces the claim by the marker, even if ctx has ended, because the body has succeeded. If that fails it is
 // tried again until the end of the lease (once, if ctx has ended): each time the marker is missing the body runs twice.
-// What the server refuses permanently is not tried again, because waiting would not help. The claim is not released, so
-// a command that arrives late can still write the marker.
+// A command that the server refuses permanently is not tried again, because waiting would not help. The claim is not
+// released, so a command that arrives late can still write the marker.
 func (s *Store) finalise(ctx context.Context, c *claim, marker string, retention time.Duration) error {
 	for attempt := 1; ; attempt++ {
 		kept, err := do(context.WithoutCancel(ctx), s, s.script(finaliseScript, c, marker, milliseconds(retention)))
@@ -100,7 +100,7 @@ func (s *Store) finalise(ctx context.Context, c *claim, marker string, retention
 			return nil
 		case err == nil:
 			return fmt.Errorf("%w: its lease had run out when the body succeeded", idempotent.ErrLost)
-		case refusedForGood(err):
+		case isPermanent(err):
 			return fmt.Errorf("%w: the body succeeded, but the marker was refused: %w", idempotent.ErrLost, err)
 		case attempt > 1 && (ctx.Err() != nil || !time.Now().Before(c.until)):
 			return fmt.Errorf("%w: the body succeeded, but finalise failed %d times: %w", idempotent.ErrLost, attempt, err)

@@ -88,9 +88,9 @@ return released`)
 func do[T any](ctx context.Context, s *Store, command func(ctx context.Context) (T, error)) (value T, err error) {
 	bounded, cancel := context.WithTimeout(ctx, s.options.OperationTimeout)
 	defer cancel()
-	defer s.recovered(&err)
+	defer s.recoverPanic(&err)
 	if value, err = command(bounded); bounded.Err() != nil && isNoAnswer(err) {
-		err = fmt.Errorf("%w: %w", s.late(ctx), err)
+		err = fmt.Errorf("%w: %w", s.timeoutError(ctx), err)
 	}
 	return value, err
 }
@@ -101,25 +101,25 @@ func isNoAnswer(err error) bool {
 	return err != nil && !errors.As(err, &answer)
 }
 
-// late is the error of a command that got no answer in time.
-func (s *Store) late(ctx context.Context) error {
+// timeoutError returns the error of a command that got no answer in time.
+func (s *Store) timeoutError(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	return fmt.Errorf("no answer within %s: %w", s.options.OperationTimeout, context.DeadlineExceeded)
 }
 
-// recovered turns a panic of the client, usually of one of its hooks, into the error of its command. Renewals have no
-// caller that could recover it. It must be deferred.
-func (s *Store) recovered(err *error) {
+// recoverPanic turns a panic of the client, usually of one of its hooks, into the error of its command. Renewals have
+// no caller that could recover it. It must be deferred.
+func (s *Store) recoverPanic(err *error) {
 	if p := recover(); p != nil {
 		*err = fmt.Errorf("the client panicked: %v", p)
 		s.log.Error("the Redis client panicked", zap.Any(telemetry.FieldPanic, p), zap.Stack(telemetry.FieldStack))
 	}
 }
 
-// setIfFree makes the claim, unless one of its keys has a value. It returns that value then; "" if it is gone
-// meanwhile. For several keys only a script is atomic; for one, a command costs less.
+// setIfFree makes the claim, unless one of its keys has a value. It then returns that value, or "" if it is gone by
+// then. For several keys only a script is atomic; for one, a command costs less.
 func (s *Store) setIfFree(ctx context.Context, c *claim) (made bool, value string, err error) {
 	if len(c.keys) > 1 {
 		value, err := do(ctx, s, func(ctx context.Context) (string, error) {
@@ -169,17 +169,16 @@ func (s *Store) script(script *redis.Script, c *claim, arguments ...any) func(ct
 	}
 }
 
-// forGood are parts of responses that repeating a command does not change: the key holds no string, the user may not
-// run the command, the TTL is invalid. They need not be at the beginning of a response, because Redis 6 puts text of
-// its own before the errors of scripts. Transient errors (LOADING, READONLY, OOM, CLUSTERDOWN …) are not listed.
-var forGood = []string{"WRONGTYPE", "NOPERM", "invalid expire time"}
+// permanentErrors are parts of responses that repeating a command does not change: the key holds no string, the user
+// may not run the command, the TTL is invalid. They need not be at the beginning of a response, because Redis 6 adds
+// text before the errors of scripts. Transient errors (LOADING, READONLY, OOM, CLUSTERDOWN …) are not listed.
+var permanentErrors = []string{"WRONGTYPE", "NOPERM", "invalid expire time"}
 
-// refusedForGood reports whether the server has permanently refused a command. Any other error may change the next
-// time.
-func refusedForGood(err error) bool {
+// isPermanent reports whether the server has permanently refused a command. After any other error a retry may succeed.
+func isPermanent(err error) bool {
 	var answer redis.Error
 	return errors.As(err, &answer) &&
-		slices.ContainsFunc(forGood, func(part string) bool { return strings.Contains(answer.Error(), part) })
+		slices.ContainsFunc(permanentErrors, func(part string) bool { return strings.Contains(answer.Error(), part) })
 }
 
 // milliseconds rounds up, so that nothing is forgotten early. It does not overflow, even for a retention of

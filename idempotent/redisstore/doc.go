@@ -8,9 +8,9 @@
 //
 // Effectively once. A call claims its key with SET NX, a token of its own and a lease, and renews the lease while the
 // body runs. After the body's success it replaces the claim by a marker that lives for the retention; this is atomic
-// and happens only if the claim is still its own. While a claim is live no other call runs the body. A call that has
-// lost its claim cancels the body's context with the cause idempotent.ErrLost, and returns that error whatever the body
-// returned.
+// and happens only if the call still holds the claim. While a claim is live no other call runs the body. A call that
+// has lost its claim cancels the body's context with the cause idempotent.ErrLost, and returns that error for any
+// result of the body.
 //
 // The effect and the marker are in two places, so a body can run twice:
 //
@@ -19,8 +19,8 @@
 //     again.
 //   - The process stalled for longer than the lease (a stopped virtual machine, a swapping host) or was cut
 //     off from Redis for that long. The lease ends and another call runs the body, while the first one's may
-//     continue until it checks its context. So a body should watch its context, and what must not run
-//     concurrently with itself needs a fence of its own.
+//     continue until it checks its context. So a body should watch its context, and an
+//     effect that must not run concurrently with itself needs its own fence.
 //   - Redis itself lost data: it evicted the claim or the marker (see below), was restarted without its data,
 //     or failed over to a replica that did not have them yet (replication is asynchronous).
 //   - Clocks changed. Redis ends leases and retentions by its wall clock. If that is set forward, or after a
@@ -49,11 +49,11 @@
 // maxmemory-policy must be noeviction. Every other policy may evict markers, because all of them have a TTL, and a
 // message whose marker was evicted is handled again. If the server responds that it may evict, this is logged once;
 // with RequireNoEviction nothing runs on such a server. When the server is out of memory under noeviction, claims are
-// refused and nothing runs. What is already running cannot be finalised (the first case above), so leave the server
-// enough memory.
+// refused and nothing runs. Calls that are already running cannot write their markers (the first case above), so leave
+// the server enough memory.
 //
 // Persistence (appendonly yes) decides how many of the latest markers a restart of the server loses: with appendfsync
-// everysec those of about one second.
+// everysec the markers of about one second.
 //
 // Clients that read from replicas (ReadOnly, RouteByLatency, RouteRandomly) may find a duplicate late, never too early:
 // the claim is always made at the master.

@@ -17,9 +17,9 @@ const (
 
 var errForeignValue = errors.New("its key in Redis holds something that is no claim and no marker: give the store a KeyPrefix of its own")
 
-// escaped encodes the characters that have a meaning in a key. Then the last "{" ends the prefix, whatever the prefix
-// contains, and each ":" after it ends the message ID or the namespace. So no two keys are the same, not even with
-// different prefixes. What the braces contain is the same for all handlers of a message, so that a script may use
+// escaped encodes the characters that have a meaning in a key. Then the last "{" ends the prefix, even if the prefix
+// contains one, and each ":" after it ends the message ID or the namespace. So no two keys are the same, not even with
+// different prefixes. The text in the braces is the same for all handlers of a message, so that a script may use
 // several of its keys in a cluster.
 var escaped = strings.NewReplacer("%", "%25", ":", "%3A", "{", "%7B", "}", "%7D")
 
@@ -43,7 +43,7 @@ func processedValue(token string, at time.Time, messageType string) string {
 	return processedPrefix + token + " " + at.UTC().Format(time.RFC3339Nano) + " " + messageType
 }
 
-// known reports whether a value, or its absence, is a store's own and not of another program.
+// known reports whether a value, or its absence, comes from a store and not from another program.
 func known(value string) bool {
 	return value == "" || strings.HasPrefix(value, claimedPrefix) || strings.HasPrefix(value, processedPrefix)
 }

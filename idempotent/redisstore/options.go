@@ -16,25 +16,24 @@ import (
 // Options configure a Store. Start from DefaultOptions: zero values are values.
 type Options struct {
 	// KeyPrefix is what the store's keys begin with: 1 to 200 characters. Stores with the same prefix in one database
-	// share their markers: give applications that share a database prefixes of their own. Do not change it while
-	// messages may come again: under another prefix nothing is known of them. A prefix with a hash tag ("{orders}")
-	// puts all markers into one slot of a cluster: do not, unless that is what you want. It must not contain "{}", with
-	// which a cluster would not keep a message's keys in one slot. Default "inbox".
+	// share their markers: give each application that shares a database its own prefix. Do not change it while messages
+	// may come again: under another prefix they are not known. A prefix with a hash tag ("{orders}") puts all markers
+	// into one slot of a cluster: do not, unless that is what you want. It must not contain "{}", with which a cluster
+	// would not keep a message's keys in one slot. Default "inbox".
 	KeyPrefix string `yaml:"key_prefix" env:"KEY_PREFIX"`
 	// Lease is how long a claim lives without being renewed: how soon after a crash another call may handle the
 	// message. It is renewed every third of it, so it need not be as long as a body runs. Do not set it near the length
 	// of pauses that the process or the network really has (garbage collection, failover): each that outlasts it may
 	// make a body run twice. At least 100 ms; default 30 s.
 	Lease time.Duration `yaml:"lease" env:"LEASE"`
-	// WaitTimeout is how long a call waits for another one of the same key, which it asks for at growing, random
-	// intervals of up to three quarters of a second. The end of the caller's context ends the wait. The claim that a
-	// command may have made then is released first, for at most an OperationTimeout. 0 returns idempotent.ErrInProgress
-	// at once: right where the transport delivers again after a pause of its own, wrong where that would be a busy
-	// loop. Default 10 s.
+	// WaitTimeout is how long a call waits for another call of the same key. It polls at growing, random intervals of
+	// up to three quarters of a second. The end of the caller's context ends the wait. A claim that a command may have
+	// made by then is released first, within OperationTimeout. 0 returns idempotent.ErrInProgress at once: right where
+	// the transport waits before it redelivers, wrong where that would be a busy loop. Default 10 s.
 	WaitTimeout time.Duration `yaml:"wait_timeout" env:"WAIT_TIMEOUT"`
-	// OperationTimeout bounds each command, whatever the client's own timeouts are. At most a third of Lease, so that a
-	// claim survives a command that hangs. Do not raise it to get over outages: bodies would lose their leases
-	// meanwhile. Default 0, which is 2 s, or a third of Lease where that is less.
+	// OperationTimeout bounds each command, under any timeouts of the client. At most a third of Lease, so that a claim
+	// survives a command that hangs. Do not raise it to survive outages: bodies would lose their leases during them.
+	// Default 0, which is 2 s, or a third of Lease where that is less.
 	OperationTimeout time.Duration `yaml:"operation_timeout" env:"OPERATION_TIMEOUT"`
 	// Retention is how long it is remembered that a key was processed where neither the handler's Retention nor
 	// idempotent.Run says; Redis forgets it then by itself. It must be longer than any redelivery may be late. Do not
@@ -51,9 +50,9 @@ type Options struct {
 	// until the server is configured. Do not set it on managed servers that refuse INFO: nothing would run. Default
 	// false: the log warns once and messages run.
 	RequireNoEviction bool `yaml:"require_no_eviction" env:"REQUIRE_NO_EVICTION"`
-	// Logger is where the store logs what no caller gets as an error: that the server may evict markers, that a claim
-	// could not be released after a panic, and the stack of a panic of the client, which is its command's error
-	// otherwise. Do not leave it out in production. Default nil, which logs nothing.
+	// Logger is where the store logs conditions that no caller gets as an error: that the server may evict markers,
+	// that a claim could not be released after a panic, and the stack of a panic of the client, which is its command's
+	// error otherwise. Do not leave it out in production. Default nil, which logs nothing.
 	Logger *zap.Logger `yaml:"-" env:"-"`
 }
 
@@ -120,10 +119,10 @@ func resolved(configure []func(o *Options)) (Options, error) {
 	return o.resolve(), nil
 }
 
-// clientOptions are those of a URL such as redis://user:password@host:6379/0, with what the store wants of its own
-// client. What is wrong with a URL is not told in the parser's words: those quote a part of it, and where a password's
-// "/", "?" or "#" is not encoded, any part may be of the password. With a "#" it would even be taken for a host and a
-// port, which errors of dialing name.
+// clientOptions returns the options of a URL such as redis://user:password@host:6379/0, with the settings that the
+// store needs. Its errors never contain the parser's errors, because these quote a part of the URL: if a password's
+// "/", "?" or "#" is not encoded, any part may belong to the password. With a "#" it would even be taken for a host and
+// a port, which dial errors name.
 func clientOptions(address string, o Options) (*redis.Options, error) {
 	found, err := redis.ParseURL(address)
 	if err != nil || strings.Contains(address, "#") {

@@ -19,8 +19,8 @@ import (
 var ErrMayEvict = errors.New("server may evict markers: its maxmemory-policy must be noeviction")
 
 // CheckEviction asks the server, or each master of a cluster, whether it may evict markers. ErrMayEvict says that it
-// may, or that it does not tell; any other error says that it could not be asked. Call it at start to fail early; with
-// RequireNoEviction Run checks by itself.
+// may, or that it does not answer the question; any other error says that it could not be asked. Call it at start to
+// fail early; with RequireNoEviction Run checks by itself.
 func (s *Store) CheckEviction(ctx context.Context) error {
 	if err := s.checkEviction(ctx); err != nil {
 		return fmt.Errorf("redisstore: %w", err)

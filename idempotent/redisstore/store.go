@@ -78,10 +78,10 @@ func checkClient(client redis.UniversalClient) error {
 	return nil
 }
 
-// Open returns a store with a client of its own, which Close closes. The address is a URL:
-// redis://user:password@host:6379/0, rediss:// for TLS, unix:// for a socket; go-redis' ParseURL documents what else it
-// may contain. For clusters, Sentinel or credentials that change, make a client and use New. Nothing is sent yet. No
-// error shows the address, because it may contain a password.
+// Open returns a store with a new client, which Close closes. The address is a URL: redis://user:password@host:6379/0,
+// rediss:// for TLS, unix:// for a socket; go-redis' ParseURL documents what else it may contain. For clusters,
+// Sentinel or credentials that change, make a client and use New. Nothing is sent yet. No error shows the address,
+// because it may contain a password.
 func Open(address string, configure ...func(o *Options)) (*Store, error) {
 	o, err := resolved(configure)
 	if err != nil {
@@ -116,7 +116,7 @@ func (s *Store) Close() error {
 // claim of another call for up to WaitTimeout, and then returns idempotent.ErrInProgress.
 //
 // body's context is cancelled, with idempotent.ErrLost as its cause, once the claim is lost or could not be renewed
-// until shortly before the end of its lease. Run then returns ErrLost, whatever body returned. It also returns ErrLost
+// until shortly before the end of its lease. Run then returns ErrLost, for any result of body. It also returns ErrLost
 // if body succeeded and it is unknown whether that is remembered. A body that succeeds although ctx was cancelled is
 // remembered. After a failure the claim is released.
 func (s *Store) Run(
@@ -177,8 +177,8 @@ func (s *Store) retention(run idempotent.Run) time.Duration {
 	return run.Retention
 }
 
-// call calls body and renews the claim meanwhile. If body panics or ends its goroutine, that is not recovered, but the
-// claim is released.
+// call calls body and renews the claim while it runs. It does not recover a panic of body, but releases the claim then,
+// and if body ends its goroutine.
 func (s *Store) call(
 	ctx context.Context, c *claim, body func(ctx context.Context) error,
 ) (returned time.Time, err, lost error) {
@@ -213,5 +213,5 @@ func (s *Store) Processed(ctx context.Context, key idempotent.Key) (bool, error)
 	return strings.HasPrefix(value, processedPrefix), nil
 }
 
-// Cleanup does nothing and returns 0: Redis deletes by itself what is past its retention.
+// Cleanup does nothing and returns 0: Redis itself deletes markers after their retention.
 func (s *Store) Cleanup(context.Context, time.Time) (int64, error) { return 0, nil }

@@ -182,7 +182,7 @@ var orderingMutants = []mutant{
 		Why:     "a handler would get messages that its channel never had (contract 2, 4.4)",
 		Package: "processor",
 		In:      "loop.take",
-		Old:     "l.act.claimer.elsewhere(t)",
+		Old:     "l.act.claimer.isForeign(t)",
 		New:     "false",
 		Test:    test{Package: "./processor", Run: "^TestNextLaneMessageRunsInTheProgramOfItsChannel$"},
 	},

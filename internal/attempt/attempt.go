@@ -36,7 +36,7 @@ type Attempt struct {
 	Err error
 	// Cause is why the handler's context ended; nil if it had not ended.
 	Cause error
-	// Stored says that what Steps.Write wrote for it is committed.
+	// Stored says that the writes of Steps.Write for it are committed.
 	Stored bool
 	// Stale says that Steps.Write or Steps.Check refused the attempt: nothing ran, or everything was rolled back.
 	Stale    bool
@@ -66,8 +66,8 @@ func (a *Attempt) Reset() {
 	a.Again, a.Err, a.Cause, a.Duration = false, nil, nil, 0
 }
 
-// NotifyCommitted calls what waits for the commit of the attempt's transaction. It is for a commit that got no response
-// and was found to be made later.
+// NotifyCommitted calls the functions that wait for the commit of the attempt's transaction. It is for a commit that
+// got no response and was found to be made later.
 func (a *Attempt) NotifyCommitted() {
 	if a.unanswered != nil {
 		a.unanswered.Committed()

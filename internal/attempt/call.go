@@ -46,9 +46,8 @@ type patience struct {
 // as ignoring its context.
 const overdueTolerance = time.Second
 
-// call runs the handler's own code in a new goroutine, because Goexit, or a handler that never returns, would end or
-// block ours. running, which may be nil, tracks the call until it returns. The results are in the order of the
-// deliveries.
+// call runs the handler's code in a new goroutine, because Goexit, or a handler that never returns, would end or block
+// ours. running, which may be nil, tracks the call until it returns. The results are in the order of the deliveries.
 func call(ctx context.Context, tx *gorm.DB, h *handler.Handler, outer []handler.Middleware, running *Running,
 	p patience, deliveries ...handler.Delivery,
 ) []error {
@@ -96,7 +95,7 @@ func call(ctx context.Context, tx *gorm.DB, h *handler.Handler, outer []handler.
 	return slices.Repeat([]error{fmt.Errorf("%w for %s", ErrStuck, waited)}, len(deliveries))
 }
 
-// call runs the handler's own code. The errors are in the order of the attempts.
+// call runs the handler's code. The errors are in the order of the attempts.
 func (r *Runner) call(ctx context.Context, session, tx *gorm.DB, group []*Attempt, c Call) []error {
 	if err := c.MayStart(ctx); err != nil {
 		return slices.Repeat([]error{err}, len(group))
@@ -111,14 +110,14 @@ func (r *Runner) call(ctx context.Context, session, tx *gorm.DB, group []*Attemp
 	}
 	errs := call(handler.ContextWithDB(ctx, session), tx, group[0].Handler, r.Middleware, r.Running, p, deliveries...)
 	for i, err := range errs {
-		errs[i] = sound(err)
+		errs[i] = usable(err)
 	}
 	return errs
 }
 
-// sound returns err, or a failure in its place if err is unusable. An error is application code: a nil pointer stored
+// usable returns err, or a failure in its place if err is unusable. An error is application code: a nil pointer stored
 // as an error, for example, may panic in Error or Unwrap.
-func sound(err error) (checked error) {
+func usable(err error) (checked error) {
 	defer func() {
 		if v := recover(); v != nil {
 			checked = Recovered(fmt.Sprintf("the handler's error: %v", v))

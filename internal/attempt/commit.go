@@ -18,8 +18,9 @@ var errInterrupted = errors.New("the commit got no response")
 // After errInterrupted they have their errors already.
 //
 // If the database responded with an error it did not commit, and the handler is to blame (a swallowed SQL error, a
-// deferred constraint). If the connection was lost the outcome is unknown. Then commit reads back what Steps.Write has
-// written: that is part of the transaction, and what is found for one attempt holds for all that share it.
+// deferred constraint). If the connection was lost the outcome is unknown. Then commit reads back the rows that
+// Steps.Write has written: they are part of the transaction, and the result for one attempt holds for all that share
+// it.
 func (r *Runner) commit(ctx context.Context, t *handlertx.Tx, group []*Attempt, c Call) (committed bool, err error) {
 	commitErr := t.Commit()
 	if commitErr == nil {
@@ -29,9 +30,9 @@ func (r *Runner) commit(ctx context.Context, t *handlertx.Tx, group []*Attempt, 
 	if !store.OutcomeUnknown(commitErr) {
 		return false, err
 	}
-	// The server may still be working on the commit while we read. If the commit is not visible yet, what follows
-	// carries the version of the claim, or writes the same marker. So if the commit succeeds after all, that conflict
-	// reveals it.
+	// The server may still be working on the commit while we read. If the commit is not visible yet, later writes carry
+	// the version of the claim, or write the same marker. So if the commit succeeds after all, their conflict reveals
+	// it.
 	if c.Steps != nil && c.Steps.Committed != nil {
 		there, readErr := r.readBack(ctx, c.Steps, group[0])
 		if there {

@@ -33,7 +33,7 @@ func ErrorType(err, cause error) string {
 	}
 }
 
-// decided reports whether the handler's error fixes the message's outcome whatever led to it, as Poison and Snooze do.
+// decided reports whether the handler's error alone decides the message's outcome, as Poison and Snooze do.
 func decided(err error) bool {
 	var (
 		poison *handler.PoisonError

@@ -45,7 +45,7 @@ func (r *Runner) interrupt(group []*Attempt, cut Cut) {
 		}
 		own := cut
 		if !store.IsCrashOfAnother(cut.Reason) {
-			if len(group) == 1 && r.blames(a, cut.Reason) {
+			if len(group) == 1 && r.isAtFault(a, cut.Reason) {
 				own.Charged = true
 				own.Reason = fmt.Errorf("%d times in a row, while the database worked for others: %w",
 					a.Interrupted+1, cut.Reason)
@@ -78,8 +78,8 @@ func (r *Runner) interruptCall(group []*Attempt, errs []error, fault error) {
 	}
 }
 
-// blames reports whether the message, and not the database, seems to be the cause of a failure of the database in the
-// attempt's transaction (contract 5.7):
+// isAtFault reports whether the message, and not the database, seems to be the cause of a failure of the database in
+// the attempt's transaction (contract 5.7):
 //
 //	the database failed                     the message is to blame
 //	up to maxInterruptions times in a row   never
@@ -89,7 +89,7 @@ func (r *Runner) interruptCall(group []*Attempt, errs []error, fault error) {
 //	                                        committed in this process since the last time
 //
 // A crash that another server process caused counts for nothing.
-func (r *Runner) blames(a *Attempt, reason error) bool {
+func (r *Runner) isAtFault(a *Attempt, reason error) bool {
 	switch {
 	case a.Interrupted < maxInterruptions:
 		return false

@@ -41,7 +41,7 @@ const (
 
 // panicStack returns the frames of the current panic that belong to the application, or all frames below the panic if
 // none does. The last error keeps 2,000 characters, and failure groups use the first frame. Frames of the runtime and
-// of this library would push the application's own out of both.
+// of this library would push the application's frames out of both.
 func panicStack() []byte {
 	pcs := make([]uintptr, maxFrames)
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(1, pcs)])

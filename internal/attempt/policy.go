@@ -7,7 +7,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-// Policy says how one handler's attempts are limited and retried: by the handler's own options, or else by the inbox's
+// Policy says how one handler's attempts are limited and retried: by the handler's options, or else by the inbox's
 // (contract 5.13).
 type Policy struct {
 	Timeout    time.Duration // of one attempt; 0 means no limit

@@ -35,8 +35,8 @@ type Runner struct {
 
 // Call says how to run a group of attempts.
 type Call struct {
-	// Steps, if not nil, makes the attempts run in a transaction, whatever their handler's kind. A plain handler finds
-	// it by handler.DB.
+	// Steps, if not nil, makes the attempts run in a transaction, for handlers of any kind. A plain handler finds it by
+	// handler.DB.
 	Steps *Steps
 	// MayStart is called right before each call of the handler, with the handler's context. If it returns an error, the
 	// attempt ends with that error and the handler is not called.
@@ -49,8 +49,8 @@ type Call struct {
 	Overdue, Returned func()
 }
 
-// Steps are what a transaction does besides the handler's own writes: they record that the message is handled, so that
-// either both are committed or neither is. Each step gets the transaction and the attempts that share it.
+// Steps are a transaction's writes besides the handler's: they record that the message is handled, so that either both
+// are committed or neither is. Each step gets the transaction and the attempts that share it.
 type Steps struct {
 	// Write records that the attempts are done, and returns those it accepted; the others are stale. It runs before the
 	// handler, except in a group of several calls, where it runs last. If it returns an error the attempts end. With
@@ -58,8 +58,8 @@ type Steps struct {
 	Write func(ctx context.Context, t *handlertx.Tx, group []*Attempt) (current []*Attempt, err error)
 	// Check runs first in a group of several calls. It returns the attempts that may run.
 	Check func(ctx context.Context, t *handlertx.Tx, group []*Attempt) (current []*Attempt, err error)
-	// Committed reports whether what Write wrote for the attempt is in the database, after a commit that got no
-	// response. If Committed is nil, only the next attempt finds out.
+	// Committed reports whether Write's rows for the attempt are in the database, after a commit that got no response.
+	// If Committed is nil, only the next attempt finds out.
 	Committed func(ctx context.Context, a *Attempt) (bool, error)
 }
 
@@ -69,8 +69,8 @@ type Steps struct {
 var ErrDone = errors.New("the handler has processed the message before")
 
 // Run runs attempts of one handler to their end: a single one, the messages of one batch call, or those that share a
-// transaction (contract 5.11). It returns whatever the handler does: panics and runtime.Goexit are failures, and a
-// handler that does not return is given up StuckGrace after it was reported as overdue.
+// transaction (contract 5.11). It returns in any case: panics and runtime.Goexit are failures, and a handler that does
+// not return is given up StuckGrace after it was reported as overdue.
 //
 // A panic of other code that runs for the attempt (a driver, a plugin) is the attempt's failure, too: it must not end
 // the process.
@@ -94,7 +94,7 @@ func (r *Runner) runProtected(ctx context.Context, group []*Attempt, c Call) {
 		if v == nil {
 			return
 		}
-		err := sound(Recovered(v))
+		err := usable(Recovered(v))
 		for _, a := range group {
 			a.Stored, a.Again = false, false
 			if len(group) > 1 && a.Handler.TxGroup() > 1 {
@@ -126,7 +126,7 @@ func (r *Runner) runPlain(ctx context.Context, group []*Attempt, c Call) {
 }
 
 // runTx makes one call in a transaction, for one message or for a batch. The steps run first: a stale claim or a
-// duplicate is found before the handler runs, and the locks of what was written keep others away while it runs. If
+// duplicate is found before the handler runs, and the locks of the written rows keep others away while it runs. If
 // anything fails, the whole transaction is rolled back. If only some messages of a batch failed, the others run again
 // without them, so that nothing a failed message wrote is committed.
 func (r *Runner) runTx(ctx context.Context, group []*Attempt, c Call) {

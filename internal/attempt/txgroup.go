@@ -11,16 +11,16 @@ import (
 
 // runTxGroup runs a transactional handler for several messages, one call after the other, in one transaction.
 // Steps.Check first checks their claims, all in one statement: a stale claim is found before its handler runs. Each
-// call has a savepoint of its own, so a failure is undone alone. The attempts that passed are written in one statement
-// right before the commit. Until then none of their rows is locked: a handler that hangs delays only itself. If another
-// worker has taken over a claim meanwhile, everything is undone and each runs alone.
+// call has its own savepoint, so a failure is undone alone. The attempts that passed are written in one statement right
+// before the commit. Until then none of their rows is locked: a handler that hangs delays only itself. If another
+// worker has taken over a claim by then, everything is undone and each runs alone.
 //
 // The savepoint of a call is released when the next call's savepoint begins. Savepoints that the handler has set go
 // with it, so no call can roll back to a savepoint of another. The release and the new savepoint are sent together with
 // the first statement of the next handler.
 //
-// What a call sets for the transaction (SET LOCAL ROLE) would reach the calls after it, the attempts that are written,
-// and the commit. So such a call is undone, and it and those after it run again alone.
+// A call's settings for the transaction (SET LOCAL ROLE) would affect the calls after it, the written results, and the
+// commit. So such a call is undone, and it and the calls after it run again alone.
 //
 // A failure that affects the transaction itself, or that may be due to the sharing, decides nothing: a timeout, a
 // cancellation (it may have cost the connection), a lost connection, a deadlock, a refused commit (a deferred
@@ -91,8 +91,8 @@ func (r *Runner) runTxGroup(ctx context.Context, all []*Attempt, c Call) {
 	}
 }
 
-// runMember makes one call with a savepoint of its own. It returns an error that ends the whole group. The attempt's
-// own failure is undone and set in its Err.
+// runMember makes one call with its own savepoint. It returns an error that ends the whole group. A failure of the
+// attempt is undone and set in its Err.
 func (r *Runner) runMember(ctx context.Context, t *handlertx.Tx, first bool, a *Attempt, c Call) error {
 	defer func(started time.Time) { a.Duration = time.Since(started) }(time.Now())
 	begin := []string{"RELEASE SAVEPOINT inbox_member", "SAVEPOINT inbox_member"}

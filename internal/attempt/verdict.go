@@ -31,12 +31,12 @@ func (a *Attempt) Verdict() (v Verdict) {
 	if a.Err == nil {
 		return Verdict{Outcome: handler.AttemptCompleted}
 	}
-	defer func() { // an error's own Is and As may panic for any target
+	defer func() { // an error's Is and As may panic for any target
 		if p := recover(); p != nil {
 			v = a.failed(Recovered(fmt.Sprintf("the handler's error: %v", p)))
 		}
 	}()
-	return a.failed(sound(a.Err))
+	return a.failed(usable(a.Err))
 }
 
 func (a *Attempt) failed(err error) Verdict {
@@ -84,8 +84,7 @@ func (a *Attempt) failed(err error) Verdict {
 	return v
 }
 
-// Unrecoverable marks a failure that lies in what is stored, not in the handler: no attempt can ever succeed (contract
-// 5.7).
+// Unrecoverable marks a failure of the stored message, not of the handler: no attempt can ever succeed (contract 5.7).
 type Unrecoverable struct{ Reason error }
 
 func (e *Unrecoverable) Error() string { return e.Reason.Error() }
@@ -93,7 +92,7 @@ func (e *Unrecoverable) Error() string { return e.Reason.Error() }
 // Unwrap returns the reason.
 func (e *Unrecoverable) Unwrap() error { return e.Reason }
 
-// Cut marks an attempt that was cut short before or after the handler's own part. It is repeated after a while.
+// Cut marks an attempt that was cut short before or after the handler's call. It is repeated after a while.
 type Cut struct {
 	Reason error
 	// Delay is how long the repeat waits at least; 0 leaves that to the caller.
@@ -102,7 +101,7 @@ type Cut struct {
 	Database bool
 	// Unknown says that the attempt's transaction may still be committed.
 	Unknown bool
-	// Charged says that the attempt counts as a failure all the same, see Runner.blames.
+	// Charged says that the attempt counts as a failure all the same, see Runner.isAtFault.
 	Charged bool
 }
 

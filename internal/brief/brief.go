@@ -1,5 +1,5 @@
 // Package brief bounds text that comes from outside before it is kept, logged or quoted in an error: message types,
-// IDs, header names, and the texts of errors, which may quote whatever a producer wrote (contract 3.6).
+// IDs, header names, and the texts of errors, which may quote a producer's data (contract 3.6).
 package brief
 
 import (
@@ -53,7 +53,7 @@ func Characters(text string, characters int) string {
 // Visible returns text for a log or a terminal. Characters that move the cursor, end a line or change the writing
 // direction become escapes such as \u202e, and so do bytes that are not UTF-8. Line feeds and tabs stay.
 func Visible(text string) string {
-	from := strings.IndexFunc(text, acts)
+	from := strings.IndexFunc(text, isUnsafe)
 	if from < 0 && utf8.ValidString(text) {
 		return text
 	}
@@ -63,7 +63,7 @@ func Visible(text string) string {
 		switch {
 		case c == utf8.RuneError && size == 1:
 			fmt.Fprintf(&out, `\x%02x`, rest[0])
-		case acts(c):
+		case isUnsafe(c):
 			fmt.Fprintf(&out, `\u%04x`, c)
 		default:
 			out.WriteString(rest[:size])
@@ -73,9 +73,9 @@ func Visible(text string) string {
 	return out.String()
 }
 
-// acts reports whether a terminal or a log viewer does something else with c than to show it. Zero-width joiners, which
-// belong to words and to emoji, do not act.
-func acts(c rune) bool {
+// isUnsafe reports whether a terminal or a log viewer does something else with c than to show it. Zero-width joiners,
+// which belong to words and to emoji, do not act.
+func isUnsafe(c rune) bool {
 	const zeroWidthNonJoiner, zeroWidthJoiner = 0x200c, 0x200d
 	switch c {
 	case '\n', '\t', zeroWidthNonJoiner, zeroWidthJoiner:
@@ -89,7 +89,7 @@ func acts(c rune) bool {
 const maxError = 20 << 10
 
 // Error returns err to be kept while a partition is halted or a condition lasts. An error whose text has more than 20
-// KiB quotes what came from outside: only its text is kept then, cut to that.
+// KiB quotes data from outside: then only its text is kept, cut to 20 KiB.
 func Error(err error) error {
 	if err == nil {
 		return nil

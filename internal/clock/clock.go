@@ -22,8 +22,8 @@ type Offset time.Duration
 // Now returns the wrong time.
 func (o Offset) Now() time.Time { return System{}.Now().Add(time.Duration(o)) }
 
-// IsTest reports whether a clock belongs to a test. A machine's clock differs from the database's
-// by a bounded error; a test's clock shows whatever the test has set.
+// IsTest reports whether a clock belongs to a test. A machine's clock differs from the database's by a bounded error; a
+// test's clock shows the time that the test has set.
 func IsTest(c Clock) bool {
 	switch c.(type) {
 	case System, Offset:

@@ -37,9 +37,9 @@ func (c *Database) now() time.Time {
 	return c.read.Add(time.Since(c.at)).Truncate(time.Microsecond)
 }
 
-// Follow takes a reading of the database's clock that was asked for at a time of the monotonic clock.
-// It counts from its arrival: the clock may lag behind by the response's time, but is never ahead. While
-// the present time may be right, it stays, so that a slow response does not set the clock back.
+// Follow takes a reading of the database's clock that was requested at a time of the monotonic clock. It counts from
+// its arrival: the clock may lag by the response's time, but is never ahead. While the present time may be right, it
+// stays, so that a slow response does not set the clock back.
 func (c *Database) Follow(read, asked time.Time) {
 	if !c.Follows || read.IsZero() {
 		return

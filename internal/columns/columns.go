@@ -1,4 +1,4 @@
-// Package columns has what the columns of an inbox's tables hold, and how their names are written in
+// Package columns has the limits and values of the columns of an inbox's tables, and how their names are written in
 // SQL. Package models and everything that fills or searches the tables share it.
 package columns
 

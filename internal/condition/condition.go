@@ -1,4 +1,4 @@
-// Package condition logs what fails for a while: once when it begins, now and then while it lasts, and once when it has
+// Package condition logs lasting failures: once when one begins, now and then while it lasts, and once when it has
 // recovered (contract 5.15, 7.8).
 package condition
 
@@ -37,8 +37,8 @@ type Condition struct {
 	over    time.Time // when it ended last
 }
 
-// New returns a Condition that has not begun. Name is what fails, also as a field of the log; meaning is what that
-// brings about.
+// New returns a Condition that has not begun. Name is what fails, also as a field of the log; meaning says what follows
+// from it.
 func New(log *zap.Logger, clock clock.Clock, level zapcore.Level, name, meaning string) *Condition {
 	return &Condition{log: log.With(zap.String(telemetry.FieldCondition, name)), clock: clock, level: level, name: name,
 		meaning: meaning, sources: map[any]struct{}{}}

@@ -1,6 +1,5 @@
-// Package dialect is the form in which a database is described: what code outside of the database's own
-// folder has to know of it. The descriptions are in those folders, and package dialects finds the one of a
-// session.
+// Package dialect describes a database for the code outside of the database's folder. The descriptions are in the
+// databases' folders, and package dialects finds the one for a session.
 package dialect
 
 import (
@@ -46,11 +45,11 @@ type Dialect struct {
 	Stated sql.IsolationLevel
 	// WithoutJIT are statements after which no statement of the transaction is compiled to machine code.
 	WithoutJIT []string
-	// Syntax is how a statement is read for what it does with transactions.
+	// Syntax is how to find out what a statement does with transactions.
 	Syntax *txcontrol.Syntax
-	// RolledBack reports whether the failure of a statement has rolled back the whole transaction, so that
-	// further statements would be committed one by one. It may run a statement to find out. It is nil where
-	// a failed statement aborts the transaction, and the server itself refuses what follows.
+	// RolledBack reports whether the failure of a statement has rolled back the whole transaction, so that further
+	// statements would be committed one by one. It may run a statement to find out. It is nil where a failed statement
+	// aborts the transaction, and the server itself refuses further statements.
 	RolledBack func(failure error, run func(statement string) error) bool
 	// CommitsByStatement is for a database where a refused commit leaves the transaction open and some
 	// drivers do not roll it back.
@@ -70,10 +69,10 @@ func (d *Dialect) RefusedIsolation(level sql.IsolationLevel) (allowed string) {
 	return strings.Join(names[:last], ", ") + " or " + names[last]
 }
 
-// Class is a set of what may be true of an error of the database.
+// Class is a set of properties of a database's error.
 type Class uint16
 
-// What may be true of an error. Package store documents most of it where it asks.
+// The classes of an error. Package store documents most of them where it asks.
 const (
 	Transient     Class = 1 << iota // the same call may succeed later
 	OfStatement                     // though transient, the statement or its caller is the cause

@@ -14,7 +14,7 @@ type DSN struct {
 	Form string
 	// Takes reports whether a DSN is one of this database, in one of the forms that GORM's driver takes.
 	Takes func(dsn string) bool
-	// Dialector returns what opens the database. What is wrong with the DSN is a DSNError.
+	// Dialector returns GORM's dialector for the DSN. A wrong DSN is a DSNError.
 	Dialector func(dsn string, opening Opening) (gorm.Dialector, error)
 	// Explain returns the error of the first connection as people should read it.
 	Explain func(error) error

@@ -11,8 +11,8 @@ import (
 	"github.com/gorm-inbox/inbox/redact"
 )
 
-// normalisedRunes is how much of an error names its kind. What is stored was cut already, at a place that depends on
-// how long the varying parts are: the end of it must not count.
+// normalisedRunes is how much of an error names its kind. The stored text was cut already, at a place that depends on
+// how long the varying parts are: its end must not count.
 const normalisedRunes = 300
 
 // Of names the failure group of a handler key and the text of an error. Errors that differ only in what Normalise
@@ -26,17 +26,17 @@ func Of(handlerKey, text string) string {
 	return hex.EncodeToString(sum[:Length/2])
 }
 
-// anyNumber stands for what redact.Common hides: some of the numbers that Normalise leaves out pass as card numbers,
-// and whether one does makes no other failure. It is too long to be a code.
+// anyNumber replaces the mask of redact.Common: some of the numbers that Normalise leaves out pass as card numbers, and
+// that must not make another failure. It is too long to be a code.
 const anyNumber = "000000"
 
 // Length is how many characters a fingerprint has.
 const Length = 16
 
-// Normalise replaces in an error's text what differs from one message to the next: numbers, UUIDs, hexadecimal, times,
-// durations, network and mail addresses, and what stands in quotes. Spaces become single. It takes one pass and no
-// regular expressions, because it runs on every failure. Codes that tell causes apart stay: HTTP statuses, SQLSTATEs,
-// error numbers.
+// Normalise replaces the parts of an error's text that differ from one message to the next: numbers, UUIDs,
+// hexadecimal, times, durations, network and mail addresses, and quoted text. Spaces become single. It takes one pass
+// and no regular expressions, because it runs on every failure. Codes that distinguish causes stay: HTTP statuses,
+// SQLSTATEs, error numbers.
 func Normalise(text string) string {
 	n := normaliser{text: strings.ToValidUTF8(panicCause(text), "\uFFFD")}
 	n.out.Grow(min(len(n.text), normalisedRunes))
@@ -50,7 +50,7 @@ func Normalise(text string) string {
 const panicMark = "handler panicked: "
 
 // panicCause reduces the text of a panic to its value and the function that panicked: the same value from two functions
-// is two causes, and what called the function is none. Any other text stays as it is.
+// is two causes, and the function's callers do not count. Any other text stays as it is.
 func panicCause(text string) string {
 	_, panicked, found := strings.Cut(text, panicMark)
 	value, stack, hasStack := strings.Cut(panicked, "\n\n")
@@ -126,7 +126,7 @@ func (n *normaliser) replace(end int) {
 	}
 }
 
-// quoted replaces what stands in quotes. An apostrophe that nothing answers is one.
+// quoted replaces quoted text. An apostrophe that nothing answers is one.
 func (n *normaliser) quoted(mark byte) {
 	for i := n.at + 1; i < len(n.text); i++ {
 		switch {
@@ -142,7 +142,7 @@ func (n *normaliser) quoted(mark byte) {
 	n.keep()
 }
 
-// word treats what begins with a letter or digit.
+// word handles text that begins with a letter or digit.
 func (n *normaliser) word() {
 	if end := codeEnd(n.text, n.at); end > 0 {
 		for n.at < end {

@@ -8,14 +8,15 @@ import (
 
 // Each of these returns where what begins at i ends, 0 if it is not of its kind.
 
-// codeWords are what stands before a code, in lower case, and how long the code is at most. IDs are longer, or stand
-// after other words.
+// codeWords are the words before a code, in lower case, with the code's largest length. IDs are longer, or stand after
+// other words.
 var codeWords = map[string]int{"status": 3, "http": 3, "code": 4, "error": 4, "errno": 4, sqlState: 5}
 
 const sqlState = "sqlstate" // its codes have letters, too
 
-// codeEnd: a code that tells causes apart, such as an HTTP status, by the word before it ("status 404", "StatusCode:
-// 503", "exit status 1", "SQLSTATE 42P01", "Error 1062"), or by the status text after it ("502 Bad Gateway").
+// codeEnd returns the end of a code that distinguishes causes, such as an HTTP status, by the word before it ("status
+// 404", "StatusCode: 503", "exit status 1", "SQLSTATE 42P01", "Error 1062"), or by the status text after it ("502 Bad
+// Gateway").
 func codeEnd(text string, i int) int {
 	end, digits := i, 0
 	for end < len(text) && isAlnum(text[end]) {
@@ -46,7 +47,7 @@ func codeEnd(text string, i int) int {
 	if word < i && strings.HasSuffix(name, "code") { // StatusCode: 404
 		name = "code"
 	}
-	if most := codeWords[name]; word == i || end-i > most || digits < end-i && name != sqlState {
+	if maxDigits := codeWords[name]; word == i || end-i > maxDigits || digits < end-i && name != sqlState {
 		return 0
 	}
 	return end
@@ -101,7 +102,7 @@ func ipv6End(text string, i int) int {
 	return trimPunctuation(text, i, end)
 }
 
-// bracketedIPv6 is the same in brackets, with its port.
+// bracketedIPv6 returns the end of an IPv6 address in brackets, with its port.
 func bracketedIPv6(text string, i int) int {
 	end, colons := i+1, 0
 	for end < len(text) && (isHex(text[end]) || text[end] == ':' || text[end] == '.') {
@@ -119,7 +120,7 @@ func bracketedIPv6(text string, i int) int {
 	return end
 }
 
-// hexEnd: 0x and hexadecimal digits, or eight and more of these with a digit among them.
+// hexEnd returns the end of 0x and hexadecimal digits, or of eight and more of these with a digit among them.
 func hexEnd(text string, i int) int {
 	end, digits := i, 0
 	if strings.HasPrefix(text[i:], "0x") || strings.HasPrefix(text[i:], "0X") {
@@ -137,8 +138,8 @@ func hexEnd(text string, i int) int {
 	return end
 }
 
-// mixedEnd: letters with several numbers between them, as random IDs have; not durations and times, which begin with a
-// digit.
+// mixedEnd returns the end of letters with several numbers between them, as random IDs have. It leaves out durations
+// and times, which begin with a digit.
 func mixedEnd(text string, i int) int {
 	end, numbers, letters := i, 0, false
 	for end < len(text) && isAlnum(text[end]) {
@@ -157,8 +158,8 @@ func mixedEnd(text string, i int) int {
 	return end
 }
 
-// numberEnd: digits, with signs between them that make decimals, dates, times, versions or addresses of them, and units
-// or a zone behind them.
+// numberEnd returns the end of digits with signs between them (decimals, dates, times, versions, addresses), and with
+// units or a zone after them.
 func numberEnd(text string, i int) int {
 	for {
 		for i < len(text) && isDigit(text[i]) {
@@ -178,7 +179,7 @@ func numberEnd(text string, i int) int {
 	}
 }
 
-// unitEnd is behind a unit of time, if one stands there.
+// unitEnd returns the end of the unit of time at i, or i if there is none.
 func unitEnd(text string, i int) int {
 	for _, unit := range []string{"ns", "us", "µs", "μs", "ms", "s", "m", "h"} {
 		if end := i + len(unit); strings.HasPrefix(text[i:], unit) && (end == len(text) || !isLetter(text[end])) {

@@ -16,12 +16,12 @@ import (
 	"github.com/gorm-inbox/inbox/internal/txcontrol"
 )
 
-// Guard stands between a handler and its transaction and decides whether that may be committed (contract 5.11). It
-// works alike on every database: the dialect says what a failed statement does to its transaction, and how a statement
-// is read.
+// Guard stands between a handler and its transaction and decides whether the transaction may be committed (contract
+// 5.11). It works alike on every database: the dialect says what a failed statement does to its transaction, and how a
+// statement is read.
 //
-// Statements that begin or end the transaction are refused. What a handler commits early is not undone with the rest,
-// and in a shared transaction it would commit what others have written.
+// Statements that begin or end the transaction are refused. A handler's early commit is not undone with the rest, and
+// in a shared transaction it would commit other handlers' writes.
 //
 // A swallowed SQL error is a failure of the attempt, unless the handler has rolled back to a savepoint before it. On
 // PostgreSQL a failed statement aborts the transaction, and a cancelled one costs the connection. A handler that
@@ -31,10 +31,10 @@ import (
 // A failure that has rolled back the whole transaction leaves a session that commits each further statement by itself.
 // So the guard refuses everything from then on, as PostgreSQL does in an aborted transaction.
 type Guard struct {
-	pool    gorm.ConnPool // the transaction's own, maybe with another guard
+	pool    gorm.ConnPool // the transaction's, maybe with another guard
 	db      func() (*sql.DB, error)
 	dialect *dialect.Dialect
-	timeout time.Duration // of the guard's own statements
+	timeout time.Duration // bounds each statement that the guard runs itself
 
 	once  sync.Once
 	relay *relay // made when it is needed
@@ -45,7 +45,7 @@ type Guard struct {
 
 	mu      sync.Mutex
 	sets    bool    // a statement may have changed settings of the transaction
-	refused error   // what no savepoint undoes; every further statement fails with it
+	refused error   // a failure that no savepoint undoes; every further statement fails with it
 	failed  error   // the error of the first statement that failed and was not undone
 	undone  []error // errors of statements whose savepoint was rolled back to
 	marks   []savepoint
@@ -58,12 +58,12 @@ type savepoint struct {
 	after  int   // how many functions waited for the commit then
 }
 
-// Watch returns a session in tx's transaction, bound to ctx, and the guard that its statements pass. A statement of the
-// guard's own may take as long as timeout.
+// Watch returns a session in tx's transaction, bound to ctx, and the guard that its statements pass. timeout bounds
+// each statement that the guard runs itself.
 func Watch(ctx context.Context, tx *gorm.DB, timeout time.Duration) (*gorm.DB, *Guard) {
 	d, _ := dialects.Of(tx) // without one there is no inbox or marker store
 	g := &Guard{pool: tx.Statement.ConnPool, db: tx.DB, dialect: d, timeout: timeout}
-	session := tx.WithContext(ctx) // with a statement of its own: tx keeps its pool
+	session := tx.WithContext(ctx) // with a new statement: tx keeps its pool
 	session.Statement.ConnPool = g
 	return session, g
 }
@@ -128,7 +128,7 @@ func (g *Guard) ExecContext(ctx context.Context, text string, args ...any) (sql.
 // QueryContext runs a query and notes its error, which may come with its rows.
 func (g *Guard) QueryContext(ctx context.Context, text string, args ...any) (*sql.Rows, error) {
 	rows, err := g.query(ctx, text, args)
-	if err != nil || !g.goesOn() {
+	if err != nil || !g.outlivesFailures() {
 		return rows, err
 	}
 	return g.relayed().rows(rows)
@@ -148,7 +148,7 @@ func (g *Guard) query(ctx context.Context, text string, args []any) (*sql.Rows, 
 
 // QueryRowContext is QueryContext for a single row.
 func (g *Guard) QueryRowContext(ctx context.Context, text string, args ...any) *sql.Row {
-	if g.goesOn() {
+	if g.outlivesFailures() {
 		return g.relayed().row(g.query(ctx, text, args))
 	}
 	controls, err := g.admit(text)
@@ -219,24 +219,24 @@ func (g *Guard) Committed() {
 	}
 }
 
-// goesOn reports whether the session continues after a failed statement, in the transaction or without it. Where it
-// does not, the server keeps what follows from being committed, and the handler's reads need no relay.
-func (g *Guard) goesOn() bool { return g.dialect.RolledBack != nil }
+// outlivesFailures reports whether the session continues after a failed statement, in the transaction or without it.
+// Where it does not, the server itself refuses to commit later statements, and the handler's reads need no relay.
+func (g *Guard) outlivesFailures() bool { return g.dialect.RolledBack != nil }
 
 func (g *Guard) enter() {
-	if g.goesOn() {
+	if g.outlivesFailures() {
 		g.running.Lock()
 	}
 }
 
 func (g *Guard) leave() {
-	if g.goesOn() {
+	if g.outlivesFailures() {
 		g.running.Unlock()
 	}
 }
 
-// admit returns what a text does to the transaction. It refuses a text that begins or ends one, and any text once the
-// transaction cannot be committed.
+// admit returns what a statement's text does to the transaction. It refuses a text that begins or ends one, and any
+// text once the transaction cannot be committed.
 func (g *Guard) admit(text string) ([]txcontrol.Control, error) {
 	controls := g.dialect.Syntax.Find(text)
 	sets := false
@@ -257,7 +257,7 @@ func (g *Guard) refuseBoundary(statement string) error {
 		gorm.ErrInvalidTransaction, statement))
 }
 
-// refuse fails the attempt, whatever the handler does.
+// refuse fails the attempt, even if the handler ignores the error.
 func (g *Guard) refuse(err error) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -284,16 +284,16 @@ func (g *Guard) note(controls []txcontrol.Control, err error) {
 		return
 	}
 	for _, c := range controls {
-		g.steered(c)
+		g.noteSavepoint(c)
 	}
 }
 
-// rolledBack reports whether a failure has rolled back the whole transaction. A statement that finds out has its own
-// context, because that of the failed statement may have ended. Without an answer in time the transaction counts as
-// rolled back. A guard below has found out before, and refuses what follows.
+// rolledBack reports whether a failure has rolled back the whole transaction. The statement that finds out has its own
+// context, because the failed statement's may have ended. Without an answer in time the transaction counts as rolled
+// back. An inner guard has found out before, and refuses further statements.
 func (g *Guard) rolledBack(failure error) bool {
 	pool := unprepared(g.pool)
-	if _, guarded := pool.(*Guard); guarded || !g.goesOn() {
+	if _, guarded := pool.(*Guard); guarded || !g.outlivesFailures() {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), g.timeout)
@@ -312,10 +312,10 @@ func unprepared(pool gorm.ConnPool) gorm.ConnPool {
 	return pool
 }
 
-// steered records a statement about savepoints. Several savepoints may have one name: the newest one counts. Releasing
-// a savepoint also removes those set after it.
-func (g *Guard) steered(c txcontrol.Control) {
-	i := g.newest(c.Name)
+// noteSavepoint records a statement about savepoints. Several savepoints may have one name: the newest one counts.
+// Releasing a savepoint also removes those set after it.
+func (g *Guard) noteSavepoint(c txcontrol.Control) {
+	i := g.newestSavepoint(c.Name)
 	switch {
 	case c.Kind == txcontrol.Savepoint:
 		g.marks = append(g.marks, savepoint{c.Name, g.failed, len(g.after)})
@@ -334,7 +334,7 @@ func (g *Guard) steered(c txcontrol.Control) {
 // last.
 const maxUndone = 16
 
-func (g *Guard) newest(name string) int {
+func (g *Guard) newestSavepoint(name string) int {
 	for i := len(g.marks) - 1; i >= 0; i-- {
 		if strings.EqualFold(g.marks[i].name, name) {
 			return i

@@ -32,10 +32,10 @@ type quota struct {
 	waiting  list.List // of channels, closed when the connection is granted
 }
 
-// quotas are those of the pools in use, by weak.Pointer[sql.DB].
+// quotas are the quotas of the pools in use, by weak.Pointer[sql.DB].
 var quotas sync.Map
 
-// quotaOf returns the quota of the pool that db uses, nil if the pool cannot be told.
+// quotaOf returns the quota of the pool that db uses, nil if the pool is unknown.
 func quotaOf(db *gorm.DB) *quota {
 	pool, err := db.DB()
 	if err != nil || pool == nil {
@@ -121,7 +121,7 @@ func (q *quota) release() {
 	q.grant()
 }
 
-// grant gives what is free to those who wait longest.
+// grant gives the free connections to the calls that have waited longest.
 func (q *quota) grant() {
 	for q.waiting.Len() > 0 && q.hasFree() {
 		q.taken++

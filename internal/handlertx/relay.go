@@ -14,8 +14,8 @@ import (
 // that only database/sql can make, so this is how the guard notes an error that comes with rows, or from a prepared
 // statement. With SQLite errors come with the first row at the earliest.
 //
-// A wrapper around the driver's own connection would see as much, but there is no way to it from a transaction that the
-// application has begun.
+// A wrapper around the driver's connection would see as much, but a transaction that the application has begun gives no
+// access to it.
 type relay struct {
 	guard *Guard
 	conn  *sql.Conn
@@ -40,8 +40,8 @@ type source struct {
 	err  error
 }
 
-// The context of a query is that of the transaction's own rows alone, so that these notice its end: the relay's would
-// close without asking for an error.
+// The relay queries without the caller's context, so that only the transaction's rows notice its end: the relay's rows
+// would close without asking for an error.
 
 func (r *relay) rows(rows *sql.Rows) (*sql.Rows, error) {
 	return r.conn.QueryContext(context.Background(), "", source{rows: rows})
@@ -134,7 +134,7 @@ func (s *relayedStmt) QueryContext(ctx context.Context, args []driver.NamedValue
 	return s.read(s.guard.query(ctx, s.text, plain(args)))
 }
 
-// plain converts a driver's arguments to those of database/sql.
+// plain converts a driver's arguments to database/sql's.
 func plain(args []driver.NamedValue) []any {
 	values := make([]any, len(args))
 	for i, arg := range args {
@@ -154,7 +154,7 @@ func textOf(stmt *sql.Stmt) (string, error) {
 	return "", errors.New("this version of Go does not tell the text of a prepared statement: do without PrepareStmt")
 }
 
-// read returns rows of the transaction as those of a driver.
+// read returns rows of the transaction as a driver's rows.
 func (r *relay) read(rows *sql.Rows, err error) (driver.Rows, error) {
 	if err != nil {
 		return nil, hidden(err)

@@ -1,6 +1,6 @@
 // Package handlertx is the transaction that handlers run in: how it begins and ends, the guard that notes SQL errors
-// which a handler swallows and refuses statements which would end the transaction, its savepoints, and what waits for
-// its commit.
+// which a handler swallows and refuses statements which would end the transaction, its savepoints, and the functions
+// that wait for its commit.
 package handlertx
 
 import (
@@ -22,9 +22,9 @@ import (
 // Tx is a transaction that handlers run in. It is used by one goroutine.
 //
 // It does not end with the context of an attempt. A handler that returns nil in spite of a cancelled context has
-// completed, so its commit must still be possible. Only the inbox's own statements in it have deadlines.
+// completed, so its commit must still be possible. Only the inbox's statements in it have deadlines.
 type Tx struct {
-	// Ctx ends when one of the inbox's own steps takes too long, and with the transaction.
+	// Ctx ends when one of the inbox's steps takes too long, and with the transaction.
 	Ctx context.Context
 	// DB is the session in the transaction.
 	DB *gorm.DB
@@ -37,8 +37,8 @@ type Tx struct {
 }
 
 // Begin begins a transaction. It waits until handlers' transactions may hold one more connection of the pool, and
-// returns ErrInterrupted if ctx ends before that. Each of the inbox's own steps in the transaction, its begin too, may
-// take as long as timeout.
+// returns ErrInterrupted if ctx ends before that. timeout bounds each of the inbox's steps in the transaction, and its
+// begin.
 func Begin(ctx context.Context, db *gorm.DB, timeout time.Duration, isolation sql.IsolationLevel) (*Tx, error) {
 	return begin(ctx, context.WithoutCancel(ctx), db, timeout, isolation)
 }
@@ -103,8 +103,7 @@ func (t *Tx) Explain(err error) error {
 	return err
 }
 
-// Steer sends statements that steer tx's transaction, such as those about savepoints. It bypasses the application's
-// GORM logger.
+// Steer sends statements that control tx's transaction, such as SAVEPOINT. It bypasses the application's GORM logger.
 func Steer(ctx context.Context, tx *gorm.DB, statements string) error {
 	if _, err := unprepared(tx.Statement.ConnPool).ExecContext(ctx, statements); err != nil {
 		return fmt.Errorf("%s: %w", strings.ToLower(statements), err)
@@ -131,7 +130,7 @@ func Steered(tx *gorm.DB) error {
 	return nil
 }
 
-// Within runs a step of the inbox's own with its deadline.
+// Within runs a step of the inbox with its deadline.
 func (t *Tx) Within(step func() error) error {
 	guard := time.AfterFunc(t.timeout, t.cancel)
 	defer guard.Stop()
@@ -143,12 +142,12 @@ func (t *Tx) Within(step func() error) error {
 // Rollback returns, and the rollback follows that statement in the background.
 func (t *Tx) Rollback() { t.RollbackUntil(context.Background()) }
 
-// lastly is how long to wait for a rollback when there is no time left. One that nothing blocks takes less.
-const lastly = 100 * time.Millisecond
+// lateRollbackWait is how long to wait for a rollback when there is no time left. An unblocked one takes less.
+const lateRollbackWait = 100 * time.Millisecond
 
 // RollbackUntil is Rollback for callers that cannot wait any longer once ctx has ended: the rollback then continues in
-// the background. The transaction's own context ends too, so that a database that does not answer cannot block the
-// rollback indefinitely.
+// the background. The transaction's context ends too, so that a database that does not answer cannot block the rollback
+// indefinitely.
 func (t *Tx) RollbackUntil(ctx context.Context) {
 	defer t.cancel()
 	if t.ended {
@@ -168,7 +167,7 @@ func (t *Tx) RollbackUntil(ctx context.Context) {
 		return
 	case <-ctx.Done():
 	}
-	patience.Reset(min(lastly, t.timeout))
+	patience.Reset(min(lateRollbackWait, t.timeout))
 	select {
 	case <-done:
 	case <-patience.C:

@@ -40,7 +40,8 @@ type Facts struct {
 	// Synchronous are the Inline and Direct channels.
 	Synchronous map[string]Synchronous
 
-	// CleanupHeld is what cleanup has waited for since CleanupHeldSince, if that is too long. CleanupErr is why it fails.
+	// CleanupHeld names the partition that cleanup has waited for since CleanupHeldSince, if that is too long.
+	// CleanupErr is why it fails.
 	CleanupHeld, CleanupErr error
 	CleanupHeldSince        time.Time
 }
@@ -68,7 +69,7 @@ type Channel struct {
 	// Halted says why partitions are halted: the first MaxHalts of them. Halts counts them all.
 	Halted []error
 	Halts  int
-	// Err is what else keeps the channel from consuming or from publishing copies.
+	// Err is any other error that prevents the channel from consuming or from publishing copies.
 	Err error
 	// Stalled is since when each partition that makes no progress has made none.
 	Stalled []time.Time
@@ -109,7 +110,7 @@ func (f FailingHandler) Text(now time.Time) string {
 	return fmt.Sprintf("failed %s with message %q, %s: %v", times, f.MessageID, next, f.Err)
 }
 
-// Sample is what the database last said of the backlog.
+// Sample is the last reading of the backlog.
 type Sample struct {
 	Began time.Time // when sampling began
 	At    time.Time // of the last sample that succeeded
@@ -121,9 +122,8 @@ type Sample struct {
 	Handlers []telemetry.HandlerSample
 }
 
-// Succeed stores what a sample found at now. Queued is how many claimed statuses wait in memory. No progress is owed on
-// what is due for a handler that is paused or broken, nor by a worker that stands by: its time counts from its
-// takeover.
+// Succeed stores what a sample found at now. Queued is how many claimed statuses wait in memory. Statuses of a paused
+// or broken handler need no progress. Neither does a worker that stands by: its time counts from its takeover.
 func (s *Sample) Succeed(now time.Time, handlers []telemetry.HandlerSample, queued int, standby bool) {
 	s.At, s.Err, s.Handlers = now, nil, handlers
 	due := queued > 0

@@ -5,7 +5,7 @@ package health
 
 import "slices"
 
-// The codes of reasons. The functions of the table say when each is so.
+// The codes of reasons. The functions of the table say when each applies.
 const (
 	ClosedPool     = "closed_pool"
 	Halted         = "halted_partition"
@@ -32,7 +32,7 @@ type Reason struct {
 	Unhealthy bool
 	// Channel or HandlerKey is what it concerns; empty if it concerns everything.
 	Channel, HandlerKey string
-	// MessageIDs are those of calls that do not return, the longest first.
+	// MessageIDs name the messages whose calls do not return, the longest first.
 	MessageIDs []string
 	// Detail is a text for operators. It may quote errors, and is neither redacted nor bounded.
 	Detail string
@@ -43,9 +43,9 @@ type rule struct {
 	code string
 	// unhealthy means that the reason always makes a process unhealthy. Otherwise find may find so.
 	unhealthy bool
-	// note describes in a few words what keeps a handler's due statuses from running; empty for other reasons.
+	// note describes in a few words why a handler's due statuses do not run; empty for other reasons.
 	note string
-	// find calls because with a Reason for each thing that is so, in an order that does not change.
+	// find calls because with each Reason that applies, in an order that does not change.
 	find func(f *Facts, because func(Reason))
 }
 

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// MaxHalts bounds how many halted partitions of a channel have a reason of their own.
+	// MaxHalts bounds how many halted partitions of a channel have their own reason.
 	MaxHalts = 20
 	// fewPoisoned is how many poisoned statuses it takes to judge their rate: poisoning is meant for single bad messages.
 	fewPoisoned = 10
@@ -21,7 +21,7 @@ const (
 
 func latest(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Time.Compare) }
 
-// closedPool is so once any service has met the closed pool.
+// closedPool applies once any service has met the closed pool.
 func (f *Facts) closedPool(because func(Reason)) {
 	problems := append(slices.Collect(maps.Values(f.Errors)), f.Sample.Err)
 	for _, c := range f.Consumers {
@@ -32,7 +32,7 @@ func (f *Facts) closedPool(because func(Reason)) {
 	}
 }
 
-// halts are so until an operator acts.
+// halts apply until an operator acts.
 func (f *Facts) halts(because func(Reason)) {
 	for _, c := range f.Consumers {
 		for _, err := range c.Halted {
@@ -44,7 +44,7 @@ func (f *Facts) halts(because func(Reason)) {
 	}
 }
 
-// database is so while the last sample failed, and for each lasting error of the processor.
+// database applies while the last sample failed, and for each lasting error of the processor.
 func (f *Facts) database(because func(Reason)) {
 	if s := f.Sample; f.Running && s.Err != nil {
 		because(Reason{Detail: fmt.Sprintf("the backlog cannot be read since %s: %v", s.ErrSince.Format(time.RFC3339), s.Err)})
@@ -54,7 +54,7 @@ func (f *Facts) database(because func(Reason)) {
 	}
 }
 
-// outages are so while attempts of an Inline or Direct channel cannot be made or finished.
+// outages apply while attempts of an Inline or Direct channel cannot be made or finished.
 func (f *Facts) outages(because func(Reason)) {
 	for _, channel := range slices.Sorted(maps.Keys(f.Synchronous)) {
 		if err := f.Synchronous[channel].Outage; err != nil {
@@ -63,8 +63,8 @@ func (f *Facts) outages(because func(Reason)) {
 	}
 }
 
-// backlog returns the last sample, which is judged as of its own time: what has changed since is unknown. It is empty
-// if this process is responsible for nothing, or cannot know what is due.
+// backlog returns the last sample, which is judged as of its own time: later changes are unknown. It is empty if this
+// process is responsible for nothing, or cannot know which statuses are due.
 func (f *Facts) backlog() Sample {
 	if !f.Running || f.Standby || f.Sample.Err != nil || f.Sample.At.IsZero() {
 		return Sample{}
@@ -72,7 +72,7 @@ func (f *Facts) backlog() Sample {
 	return f.Sample
 }
 
-// noProgress is so once work has been due for DegradedAfter without the end of an attempt. A processor that has just
+// noProgress applies once work has been due for DegradedAfter without the end of an attempt. A processor that has just
 // started has had no time for one.
 func (f *Facts) noProgress(because func(Reason)) {
 	s := f.backlog()
@@ -85,7 +85,7 @@ func (f *Facts) noProgress(because func(Reason)) {
 		"work is due and no attempt has ended since %s; %d calls are running", since.Format(time.RFC3339), f.Busy)})
 }
 
-// consumers is so for a channel that does not consume for another reason than a halt. It makes the process unhealthy
+// consumers applies for a channel that does not consume for another reason than a halt. It makes the process unhealthy
 // once a partition has made no progress for UnhealthyAfter, which may last. Everything else may pass by itself.
 func (f *Facts) consumers(because func(Reason)) {
 	for _, c := range f.Consumers {
@@ -103,8 +103,8 @@ func (f *Facts) consumers(because func(Reason)) {
 }
 
 // stalledSince returns since when the longest stalled partition has made no progress without an excuse, and zero if
-// there is none. The consumer itself excuses what keeps accepts from ending. In an Inline or Direct channel an outage
-// and a paused handler are excuses, too; after their end the partition gets time to make progress.
+// there is none. The consumer itself excuses accepts that cannot end. In an Inline or Direct channel an outage and a
+// paused handler are excuses, too; after their end the partition gets time to make progress.
 func (f *Facts) stalledSince(c Channel) (since time.Time) {
 	excuse := f.Synchronous[c.Name]
 	if excuse.Outage != nil {
@@ -118,21 +118,21 @@ func (f *Facts) stalledSince(c Channel) (since time.Time) {
 	return since
 }
 
-// openCircuits are so while a breaker is open, or has a probe running.
+// openCircuits apply while a breaker is open, or has a probe running.
 func (f *Facts) openCircuits(because func(Reason)) {
 	for _, key := range f.OpenCircuits {
 		because(Reason{HandlerKey: key, Detail: "its circuit breaker is open"})
 	}
 }
 
-// stuckCalls are so while calls of a handler ignore their cancelled context.
+// stuckCalls apply while calls of a handler ignore their cancelled context.
 func (f *Facts) stuckCalls(because func(Reason)) {
 	for _, key := range slices.Sorted(maps.Keys(f.Stuck)) {
 		because(Reason{HandlerKey: key, Detail: fmt.Sprintf("%d calls ignore their cancelled context", f.Stuck[key])})
 	}
 }
 
-// longCalls is so for handlers with calls that have run for LongRunning and for longer than their timeout. The process
+// longCalls applies for handlers with calls that have run for LongRunning and for longer than their timeout. The process
 // stays ready: it does its other work, and would run the same message after a restart.
 func (f *Facts) longCalls(because func(Reason)) {
 	late := map[string][]Call{}
@@ -202,8 +202,8 @@ func (f *Facts) failingHandlers(because func(Reason)) {
 	}
 }
 
-// oldestDue is so for handlers whose oldest status is due for MaxDueAge, while this process runs as long. What a
-// paused handler has due is never too old.
+// oldestDue applies for handlers whose oldest status is due for MaxDueAge, once this process has run that long. A paused
+// handler's statuses are never too old.
 func (f *Facts) oldestDue(because func(Reason)) {
 	s := f.backlog()
 	for _, h := range s.Handlers {
@@ -216,7 +216,7 @@ func (f *Facts) oldestDue(because func(Reason)) {
 	}
 }
 
-// poisonRate is so while more than MaxPoisonRate of what ends is poisoned.
+// poisonRate applies while more than MaxPoisonRate of the statuses that end are poisoned.
 func (f *Facts) poisonRate(because func(Reason)) {
 	if f.Poisoned >= fewPoisoned && float64(f.Poisoned) > f.Limits.MaxPoisonRate*float64(f.Ended) {
 		because(Reason{Detail: fmt.Sprintf("%d of %d statuses that ended within %s are poisoned", f.Poisoned, f.Ended,
@@ -224,14 +224,14 @@ func (f *Facts) poisonRate(because func(Reason)) {
 	}
 }
 
-// unknownHandlers are so while statuses are pending of a handler that no program lists.
+// unknownHandlers apply while statuses are pending of a handler that no program lists.
 func (f *Facts) unknownHandlers(because func(Reason)) {
 	for _, key := range f.UnknownKeys {
 		because(Reason{HandlerKey: key, Detail: "statuses are pending, and no program lists the handler: deploy it again, give the key to handler.LegacyKeys, or discard them"})
 	}
 }
 
-// barredRoles is so while other workers use such a role.
+// barredRoles applies while other workers use such a role.
 func (f *Facts) barredRoles(because func(Reason)) {
 	if len(f.BarredRoles) > 0 {
 		because(Reason{Detail: fmt.Sprintf("workers use the database role %s, whose sessions this one's can neither see nor end: "+
@@ -240,7 +240,7 @@ func (f *Facts) barredRoles(because func(Reason)) {
 	}
 }
 
-// clockSkew is so while the clocks differ by too much.
+// clockSkew applies while the clocks differ by too much.
 func (f *Facts) clockSkew(because func(Reason)) {
 	how := "ahead of"
 	if f.ClockAhead < 0 {
@@ -252,7 +252,7 @@ func (f *Facts) clockSkew(because func(Reason)) {
 	}
 }
 
-// cleanup is so while it waits too long for a partition, and while it fails.
+// cleanup applies while it waits too long for a partition, and while it fails.
 func (f *Facts) cleanup(because func(Reason)) {
 	if f.CleanupHeld != nil {
 		because(Reason{Detail: fmt.Sprintf("cleanup is held since %s: %v", f.CleanupHeldSince.Format(time.RFC3339), f.CleanupHeld)})

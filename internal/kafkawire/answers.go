@@ -24,20 +24,20 @@ const (
 	// largeAtOnce is how many answers larger than smallAnswer a consumer's connections, all together, may read and pass
 	// on at a time.
 	largeAtOnce = 2
-	// maxListed bounds what all lists of an answer hold together. A number counts as one and anything else as
+	// maxListed bounds the elements of all lists of an answer together. A number counts as one and anything else as
 	// otherListed, because a few bytes on the wire become a hundred in memory. The metadata of 100,000 partitions with
 	// three replicas each counts as 1.5 million.
 	maxListed   = 2 << 20
 	otherListed = 8
-	// maxAssigned bounds the partitions of one assignment. Each one has a connection of its own, and kafka-go compares
-	// all of them pairwise.
+	// maxAssigned bounds the partitions of one assignment. Each one has its own connection, and kafka-go compares all
+	// of them pairwise.
 	maxAssigned = 10_000
 )
 
 // checkedConn is a connection for kafka-go that checks the answers. kafka-go takes as much memory as an answer claims
-// to need, and decodes on goroutines of its own, where a panic ends the process. checkedConn reads each answer whole,
-// within bounds, and passes it on if every length and count in it is true. It knows from the requests that pass what
-// each answer belongs to. After it has refused an answer, it only returns that error.
+// to need, and decodes on its own goroutines, where a panic ends the process. checkedConn reads each answer whole,
+// within bounds, and passes it on if every length and count in it is true. It knows each answer's request from the
+// requests that pass. After it has refused an answer, it only returns that error.
 type checkedConn struct {
 	net.Conn
 	guard   *Guard
@@ -52,13 +52,13 @@ type checkedConn struct {
 	mu    sync.Mutex
 	asked []request
 
-	answer   bytes.Buffer // what is not passed on yet
+	answer   bytes.Buffer // the part that is not passed on yet
 	failed   error
 	reserved atomic.Bool // this connection is one of largeAtOnce
 }
 
-// NewCheckedConn returns a connection that checks what comes from the broker at this address, and that keeps requests
-// from creating topics.
+// NewCheckedConn returns a connection that checks the answers of the broker at this address, and prevents requests from
+// creating topics.
 func NewCheckedConn(c net.Conn, guard *Guard, address string) net.Conn {
 	return &checkedConn{Conn: c, guard: guard, address: address}
 }
@@ -151,8 +151,8 @@ func (c *checkedConn) next() error {
 		return c.refuse(r, "it answers no known request")
 	}
 	size := int64(int32(binary.BigEndian.Uint32(prefix)))
-	if size < 0 || size > kind.most {
-		return c.refuse(r, fmt.Sprintf("it claims to have %d bytes, of %d at most%s", size, kind.most, guess(prefix)))
+	if size < 0 || size > kind.maxBytes {
+		return c.refuse(r, fmt.Sprintf("it claims to have %d bytes, of %d at most%s", size, kind.maxBytes, guess(prefix)))
 	}
 	if size > smallAnswer {
 		if err := c.reserve(); err != nil {

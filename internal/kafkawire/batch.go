@@ -1,7 +1,7 @@
-// Package kafkawire encodes and decodes what kafka-go leaves to its users or reads without bounds: fetch requests and
-// their answers, record batches, decompression, and aborted transactions. It checks every answer that kafka-go decodes.
-// It also keeps kafka-go from creating topics, refuses assignments beyond bounds, and bounds memory (Budget). It knows
-// no configuration and does not decide what happens to a record.
+// Package kafkawire encodes and decodes the parts of the protocol that kafka-go leaves to its users or reads without
+// bounds: fetch requests and their answers, record batches, decompression, and aborted transactions. It checks every
+// answer that kafka-go decodes. It also keeps kafka-go from creating topics, refuses assignments beyond bounds, and
+// bounds memory (Budget). It knows no configuration and does not decide what happens to a record.
 package kafkawire
 
 import (
@@ -21,7 +21,7 @@ var ErrUnreadable = errors.New("records cannot be read")
 type Batch struct {
 	// Base and Last are the first and last offset of the batch. Compaction may have removed any or all of its records.
 	Base, Last int64
-	// Epoch is that of the leader that wrote the batch, -1 if unknown.
+	// Epoch is the epoch of the leader that wrote the batch, -1 if unknown.
 	Epoch int32
 	codec compress.Compression
 	// appended means that the records' timestamp is the time at which the broker wrote them.
@@ -61,7 +61,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // CutError means that a batch is incomplete: brokers cut a response off at its limit.
 type CutError struct {
-	// Need is the length of the batch, or that of its beginning if even that is incomplete.
+	// Need is the length of the batch, or of its header if even the header is incomplete.
 	Need int
 }
 

@@ -10,7 +10,7 @@ import (
 // The size of a decompressed batch is known only then, and a batch larger than the whole budget must pass too. So one
 // fetcher at a time may exceed the budget.
 //
-// No fetcher waits indefinitely. Workers return bytes as chunks are accepted, whatever fetchers wait for. When workers
+// No fetcher waits indefinitely. Workers return bytes as chunks are accepted, independent of fetchers. When workers
 // have less than the limit, one of the waiting fetchers continues, even if all the rest is held by fetchers that wait
 // in the middle of a response.
 type Budget struct {

@@ -85,7 +85,7 @@ func (c *cursor) compact() []byte {
 // tags skips tagged fields.
 func (c *cursor) tags() {
 	for n := c.uvarint(); n > 0 && !c.short; n-- {
-		if c.uvarint() > math.MaxInt32 { // kafka-go would take it for a tag of its own
+		if c.uvarint() > math.MaxInt32 { // kafka-go would take it for one of its own tags
 			c.short = true
 		}
 		c.take(int64(min(c.uvarint(), 1<<31)))

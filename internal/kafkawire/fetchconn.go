@@ -21,7 +21,7 @@ import (
 
 // FetchConn is a connection to a partition's leader for consecutive fetches. It belongs to one goroutine. kafka-go
 // connects and authenticates. We write requests and read answers ourselves: kafka-go takes as much memory as an answer
-// claims to need. It also decodes answers on goroutines of its own, where a panic ends the process.
+// claims to need. It also decodes answers on its own goroutines, where a panic ends the process.
 type FetchConn struct {
 	net.Conn
 	clientID      string
@@ -60,7 +60,7 @@ func NewFetchConn(
 	return c, nil
 }
 
-// HangUp closes the connection at once, which also ends what waits for it.
+// HangUp closes the connection at once, which also ends a read that waits for it.
 func (c *FetchConn) HangUp() { HangUp(c.Conn) }
 
 // HangUp closes the connection below TLS, which waits for nothing.
@@ -76,20 +76,20 @@ func (c *FetchConn) Idle() time.Duration { return c.idle }
 
 // negotiate finds the version of fetch requests, and whether topics have IDs.
 func (c *FetchConn) negotiate(ctx context.Context) error {
-	const most = 64 << 10
-	answer, err := c.ask(ctx, &apiversions.Request{}, 0, 0, most, nil)
+	const limit = 64 << 10
+	answer, err := c.ask(ctx, &apiversions.Request{}, 0, 0, limit, nil)
 	if err != nil {
 		return fmt.Errorf("ask for API versions: %w", err)
 	}
 	code := answer.int16()
 	for range answer.count(6) {
-		if key, least, most := answer.int16(), answer.int16(), answer.int16(); protocol.ApiKey(key) == protocol.Metadata {
-			c.identifies = least <= topicIDVersion && topicIDVersion <= most
+		if key, lowest, highest := answer.int16(), answer.int16(), answer.int16(); protocol.ApiKey(key) == protocol.Metadata {
+			c.identifies = lowest <= topicIDVersion && topicIDVersion <= highest
 		} else if protocol.ApiKey(key) == protocol.Fetch {
-			c.version = min(most, lastFetchVersion)
-			if least > lastFetchVersion || c.version < firstFetchVersion {
+			c.version = min(highest, lastFetchVersion)
+			if lowest > lastFetchVersion || c.version < firstFetchVersion {
 				return fmt.Errorf("the broker speaks fetch versions %d to %d, needed is one of %d to %d: %w",
-					least, most, firstFetchVersion, lastFetchVersion, kafka.UnsupportedVersion)
+					lowest, highest, firstFetchVersion, lastFetchVersion, kafka.UnsupportedVersion)
 			}
 		}
 	}
@@ -104,19 +104,19 @@ func (c *FetchConn) negotiate(ctx context.Context) error {
 
 // ask sends a request and returns its answer.
 func (c *FetchConn) ask(
-	ctx context.Context, request protocol.Message, version int16, wait time.Duration, most int64, h *Hold,
+	ctx context.Context, request protocol.Message, version int16, wait time.Duration, maxBytes int64, h *Hold,
 ) (*cursor, error) {
 	write := func() error { return protocol.WriteRequest(c, version, c.correlationID, c.clientID, request) }
-	return c.exchange(ctx, write, wait, most, h)
+	return c.exchange(ctx, write, wait, maxBytes, h)
 }
 
-// exchange writes a request and returns its answer, which has at most most bytes and which the broker may delay for
+// exchange writes a request and returns its answer, which has at most maxBytes bytes and which the broker may delay for
 // wait. With a hold, the answer's memory is taken from the budget. When ctx ends, the connection is closed.
 //
 // Brokers answer a client that has used up its quota at once, and leave its next requests unread for the time that the
 // answer names. exchange sends nothing during that time.
 func (c *FetchConn) exchange(
-	ctx context.Context, write func() error, wait time.Duration, most int64, h *Hold,
+	ctx context.Context, write func() error, wait time.Duration, maxBytes int64, h *Hold,
 ) (*cursor, error) {
 	if !routine.Sleep(ctx, time.Until(c.mutedUntil)) {
 		return nil, ctx.Err()
@@ -132,7 +132,7 @@ func (c *FetchConn) exchange(
 	if err := write(); err != nil {
 		return nil, err
 	}
-	answer, err := c.read(ctx, most, h)
+	answer, err := c.read(ctx, maxBytes, h)
 	if err != nil {
 		return nil, err
 	}
@@ -142,9 +142,9 @@ func (c *FetchConn) exchange(
 	return answer, nil
 }
 
-// read reads an answer. It takes memory for what has arrived and at most as much again, whatever size the answer
-// claims.
-func (c *FetchConn) read(ctx context.Context, most int64, h *Hold) (*cursor, error) {
+// read reads an answer. It takes memory for the bytes that have arrived and at most as much again, even if the answer
+// claims to be larger.
+func (c *FetchConn) read(ctx context.Context, maxBytes int64, h *Hold) (*cursor, error) {
 	const first = 256 << 10
 	prefix := make([]byte, 4)
 	if _, err := io.ReadFull(c, prefix); err != nil {
@@ -152,8 +152,8 @@ func (c *FetchConn) read(ctx context.Context, most int64, h *Hold) (*cursor, err
 	}
 	c.answered = time.Now()
 	size := int64((&cursor{rest: prefix}).int32())
-	if size < 4 || size > most {
-		return nil, &sizeError{size, most}
+	if size < 4 || size > maxBytes {
+		return nil, &sizeError{size, maxBytes}
 	}
 	if h != nil {
 		c.borrow()
@@ -199,10 +199,10 @@ func (c *FetchConn) GiveBack() {
 }
 
 // sizeError means that an answer claims an impossible size.
-type sizeError struct{ size, most int64 }
+type sizeError struct{ size, limit int64 }
 
 func (e *sizeError) Error() string {
-	return fmt.Sprintf("the answer claims to have %d bytes, of %d at most", e.size, e.most)
+	return fmt.Sprintf("the answer claims to have %d bytes, of %d at most", e.size, e.limit)
 }
 
 // Response is the answer to a fetch of one partition.
@@ -224,11 +224,11 @@ var errOtherAnswer = errors.New("the answer is not about it")
 // Fetch sends a fetch of one partition.
 func (c *FetchConn) Fetch(ctx context.Context, request *fetch.Request, h *Hold) (*Response, error) {
 	asked := request.Topics[0].Partitions[0]
-	// A first batch may be larger than asked for, and the list of aborted transactions has no limit of its own.
+	// A first batch may be larger than asked for, and the list of aborted transactions has no limit.
 	const others = 16 << 20
-	most := min(int64(asked.PartitionMaxBytes)+int64(c.maxBatchBytes)+others, 1<<31-1)
+	limit := min(int64(asked.PartitionMaxBytes)+int64(c.maxBatchBytes)+others, 1<<31-1)
 	wait := time.Duration(request.MaxWaitTime) * time.Millisecond
-	answer, err := c.ask(ctx, request, c.version, wait, most, h)
+	answer, err := c.ask(ctx, request, c.version, wait, limit, h)
 	var size *sizeError
 	if errors.As(err, &size) {
 		return nil, fmt.Errorf("%w: %w; is a batch larger than MaxBatchBytes (%d)?", ErrUnreadable, err, c.maxBatchBytes)

@@ -15,7 +15,8 @@ import (
 )
 
 // Inflater decompresses batches of at most as many bytes as NewInflater got. Compressed bytes may claim or become any
-// size. So memory is taken from the budget for what is there or can result from it, never for what a header claims.
+// size. So memory is taken from the budget for bytes that are there or can result from them, never for a header's
+// claim.
 //
 // Compressed bytes may also cost any time: each frame of a few bytes takes the work of a beginning. So a batch has at
 // most maxFrames, and the context is checked between them and while bytes are read.
@@ -85,7 +86,7 @@ func (i *Inflater) tooLarge(b Batch, what string) error {
 
 var errTooLarge = errors.New("it decompresses to more than is allowed")
 
-// inflated is what a batch has been decompressed to so far. It grows with what comes.
+// inflated holds the decompressed bytes of a batch so far. It grows with them.
 type inflated struct {
 	ctx     context.Context
 	limit   int
@@ -93,9 +94,8 @@ type inflated struct {
 	content []byte
 }
 
-// grow makes room for more bytes, or less if that is all that the limit leaves, which is then one byte more than
-// allowed: that one reveals what is too large. The memory doubles, so that what many frames copy is bounded by what
-// results.
+// grow makes room for more bytes, but only up to one byte more than the limit allows: that byte reveals a batch that is
+// too large. The memory doubles, so that many frames together copy no more than a multiple of the result.
 func (o *inflated) grow(more int) error {
 	const first = 64 << 10
 	have := len(o.content)
@@ -182,13 +182,13 @@ func (r *inflating) Read(into []byte) (int, error) {
 	if len(r.rest) == 0 {
 		return 0, io.EOF
 	}
-	const most = 64 << 10
-	n := copy(into[:min(len(into), most)], r.rest)
+	const limit = 64 << 10
+	n := copy(into[:min(len(into), limit)], r.rest)
 	r.rest = r.rest[n:]
 	return n, nil
 }
 
-// zstdSlack is how far a frame's bound may exceed what is left of the limit before the decoder is limited. Bounds are
+// zstdSlack is how far a frame's bound may exceed the rest of the limit before the decoder is limited. Bounds are
 // rounded up to whole blocks, and a limited decoder also refuses small content that was written with a window larger
 // than its limit.
 const zstdSlack = 4 << 20
@@ -220,8 +220,8 @@ func (i *Inflater) unzstd(o *inflated, content []byte) error {
 }
 
 // unzstdFrame decompresses one frame. There is memory for all that a frame says it holds: the decoder would copy the
-// content of all frames before it to make room. If it does not say that, the decoder's memory doubles, and what it may
-// become is taken from the budget first.
+// content of all frames before it to make room. If it does not say that, the decoder's memory doubles, and the doubled
+// size is taken from the budget first.
 func (i *Inflater) unzstdFrame(o *inflated, f zstdFrame) error {
 	left := int64(o.limit - len(o.content))
 	if f.exact && f.holds > left {

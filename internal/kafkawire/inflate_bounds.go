@@ -16,16 +16,15 @@ var errClaim = errors.New("it claims more than its bytes can hold")
 type zstdFrame struct {
 	bytes []byte
 	size  int
-	// holds is the largest size that the frame can decompress to. exact means that it is what the frame says.
+	// holds is the largest size that the frame can decompress to. exact means that the frame states this size.
 	holds int64
 	exact bool
 	// skippable means that the frame holds nothing.
 	skippable bool
 }
 
-// cutFrame returns the first frame of zstd-compressed bytes. It walks the frame's blocks, of which the format limits
-// what each one holds (RFC 8878, 3.1.1.2). It fails if the frame claims more than its blocks can hold, or ends before
-// they do.
+// cutFrame returns the first frame of zstd-compressed bytes. It walks the frame's blocks. The format limits the size of
+// each one (RFC 8878, 3.1.1.2). It fails if the frame claims more than its blocks can hold, or ends before they do.
 func cutFrame(content []byte) (f zstdFrame, err error) {
 	const largestBlock, blockHeader, checksum = 128 << 10, 3, 4
 	var header zstd.Header
@@ -128,7 +127,7 @@ func checkLZ4(content []byte) error {
 	return nil
 }
 
-// xerialMagic starts what Java's snappy library writes: a header of 16 bytes, then blocks, each after its length.
+// xerialMagic starts the output of Java's snappy library: a header of 16 bytes, then blocks, each after its length.
 var xerialMagic = []byte{0x82, 'S', 'N', 'A', 'P', 'P', 'Y', 0}
 
 // eachSnappyBlock calls each for the blocks of snappy-compressed bytes, with the size that a block decompresses to. It

@@ -8,9 +8,9 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-// Walk calls each for the records of a batch, in order. content is that of the batch, decompressed, and the records
-// share its memory. A nil each only checks that all records can be read. The error is that of each, or ErrUnreadable.
-// If a record has more headers than maxHeaders, they are left unread.
+// Walk calls each for the records of a batch, in order. content is the batch's content, decompressed, and the records
+// share its memory. A nil each only checks that all records can be read. The error comes from each, or is
+// ErrUnreadable. If a record has more headers than maxHeaders, they are left unread.
 func (b Batch) Walk(content []byte, maxHeaders int, each func(envelope.Record) error) error {
 	// A count that is too low would hide records.
 	if int64(b.Count)*leastRecord > int64(len(content)) || b.Count == 0 && len(content) > 0 {

@@ -72,7 +72,7 @@ func (c *checkedConn) completed() request {
 		header := cursor{rest: c.header[lengthField:]}
 		r = request{key: protocol.ApiKey(header.int16()), version: header.int16(), id: header.int32()}
 	}
-	// A token never begins with the key of a request: PLAIN's begins with the user's name, those of SCRAM and
+	// A token never begins with the key of a request: PLAIN's begins with the user's name, the tokens of SCRAM and
 	// OAUTHBEARER begin with "n,".
 	if _, known := answerKinds[r.key]; c.tokens && !known {
 		r = request{key: protocol.SaslAuthenticate, token: true}

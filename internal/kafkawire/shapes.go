@@ -25,8 +25,8 @@ import (
 
 // answerKind is the type that kafka-go decodes an answer to, and how large the answer may be.
 type answerKind struct {
-	decoded reflect.Type
-	most    int64
+	decoded  reflect.Type
+	maxBytes int64
 }
 
 // answerKinds are the answers to everything that kafka-go requests for a consumer. Any other answer is refused, because
@@ -133,8 +133,8 @@ func isFlexible(t reflect.Type, version int16) bool {
 // inVersion reports whether a version has the field of this tag, such as `kafka:"min=v0,max=v5|min=v6,max=v7,compact"`.
 func inVersion(tag reflect.StructTag, version int16) bool {
 	for one := range strings.SplitSeq(tag.Get("kafka"), "|") {
-		var least, most int16
-		if n, _ := fmt.Sscanf(one, "min=v%d,max=v%d", &least, &most); n == 2 && least <= version && version <= most {
+		var lowest, highest int16
+		if n, _ := fmt.Sscanf(one, "min=v%d,max=v%d", &lowest, &highest); n == 2 && lowest <= version && version <= highest {
 			return true
 		}
 	}
@@ -266,7 +266,7 @@ func memberShape(t reflect.Type, field string) shape {
 func (w *walk) subscription() {
 	w.int16() // version
 	w.list(w.count(2), otherListed, (*walk).text)
-	w.bytes() // the member's own
+	w.bytes() // the user data of the member
 	if len(w.rest) > 0 {
 		w.partitions()
 	}
@@ -276,7 +276,7 @@ func (w *walk) subscription() {
 func (w *walk) assigned() {
 	w.int16() // version
 	w.partitions()
-	w.bytes() // the leader's own
+	w.bytes() // the user data of the leader
 }
 
 func (w *walk) partitions() {

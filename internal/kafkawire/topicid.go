@@ -25,8 +25,8 @@ func (c *FetchConn) TopicID(ctx context.Context, topic string) (id TopicID, err 
 	kept := c.memory
 	c.memory = nil
 	defer func() { c.memory = kept }()
-	const most = 4 << 20 // it lists all brokers and all partitions of the topic: 90,000 fit
-	answer, err := c.exchange(ctx, func() error { return c.writeTopicIDRequest(topic) }, 0, most, nil)
+	const limit = 4 << 20 // it lists all brokers and all partitions of the topic: 90,000 fit
+	answer, err := c.exchange(ctx, func() error { return c.writeTopicIDRequest(topic) }, 0, limit, nil)
 	if err != nil {
 		return id, err
 	}

@@ -55,7 +55,8 @@ func (t *timer) stop() {
 	}
 }
 
-func (h *Hold) trying(more int) {
+// countTries counts the running Try calls.
+func (h *Hold) countTries(more int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.busy.trying += more
@@ -66,7 +67,7 @@ func (h *Hold) pollFirst(ctx context.Context) error {
 	if !h.lease.store.SingleWriter() || h.Held() {
 		return nil
 	}
-	h.fall() // if it is overdue, in a process that was frozen
+	h.fenceFired() // if it is overdue, in a process that was frozen
 	ours, others, err := h.lease.owned(ctx, h.lease.timeout)
 	if err != nil {
 		return err
@@ -90,9 +91,9 @@ func (h *Hold) acquired(at time.Time) {
 	switch {
 	case h.ended, h.busy.begin.Timer != nil: // it is scheduled; the lease outlasts the grace
 		h.mu.Unlock()
-	case h.held && !h.holds(): // frozen meanwhile: in between, another owner may have held it unseen
+	case h.held && !h.holds(): // the process was frozen: another owner may have held it unseen
 		h.mu.Unlock()
-		h.fall()
+		h.fenceFired()
 	case h.busy.others:
 		h.busy.others = false
 		h.busy.begin = timer{time.AfterFunc(h.grace(), func() { h.beginAfterGrace(at) })}

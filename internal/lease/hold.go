@@ -11,8 +11,8 @@ import (
 // errTaken ends a hold because another owner has taken over.
 var errTaken = errors.New("another worker has taken it")
 
-// Hold repeatedly tries to hold a lease and has a context for what may only run while it does. Each period in which the
-// lease is held is a term. A Hold is safe for concurrent use.
+// Hold repeatedly tries to hold a lease and has a context for work that may only run while it holds it. Each period in
+// which the lease is held is a term. A Hold is safe for concurrent use.
 type Hold struct {
 	lease   *Lease
 	parent  context.Context
@@ -28,7 +28,7 @@ type Hold struct {
 	term  context.Context
 	end   context.CancelCauseFunc
 
-	busy busy // what a database with a single writer needs
+	busy busy // for a database with a single writer
 }
 
 // NewHold returns a hold whose terms end with parent, or with the cause lost when the lease is lost. It calls changed
@@ -47,8 +47,8 @@ func NewHold(parent context.Context, l *Lease, lost error, changed func(held boo
 // On SQLite, a Try that waits for the file in vain does not count as silence, and a lease that was another owner's does
 // not begin a term at once: see busy.
 func (h *Hold) Try(ctx context.Context) error {
-	h.trying(1)
-	defer h.trying(-1)
+	h.countTries(1)
+	defer h.countTries(-1)
 	at := time.Now()
 	if err := h.pollFirst(ctx); err != nil {
 		return err
@@ -87,7 +87,7 @@ func (h *Hold) renew(at time.Time, length time.Duration, mayBegin bool) {
 	if h.fence != nil {
 		h.fence.Stop()
 	}
-	h.fence = time.AfterFunc(time.Until(h.until), h.fall)
+	h.fence = time.AfterFunc(time.Until(h.until), h.fenceFired)
 	h.watch()
 	h.mu.Unlock()
 	if begun {
@@ -95,9 +95,9 @@ func (h *Hold) renew(at time.Time, length time.Duration, mayBegin bool) {
 	}
 }
 
-// fall ends the term when the fence fires. A renewal at the same moment may be too late to stop the timer, but it still
-// counts.
-func (h *Hold) fall() {
+// fenceFired ends the term when the fence fires. A renewal at the same moment may be too late to stop the timer, but it
+// still counts.
+func (h *Hold) fenceFired() {
 	why := fmt.Errorf("it could not be renewed for %s", h.lease.ttl)
 	h.mu.Lock()
 	if h.busy.failed != nil {
@@ -141,7 +141,7 @@ func (h *Hold) End() {
 	h.end(h.lost)
 }
 
-// Term returns the context of what may only run while the lease is held. It has ended if the lease is not held.
+// Term returns the context of work that may only run while the lease is held. It has ended if the lease is not held.
 func (h *Hold) Term() context.Context {
 	h.mu.Lock()
 	defer h.mu.Unlock()

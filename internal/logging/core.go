@@ -70,7 +70,7 @@ func (c *core) pass(entry zapcore.Entry, fields []zapcore.Field) {
 }
 
 // safe returns the fields with redacted errors, bounded, and without characters that a terminal acts on (contract 12).
-// If nothing changes it returns fields itself, so that unchanged errors stay the application's own.
+// If nothing changes it returns fields itself, so that unchanged errors stay the application's.
 func (c *core) safe(of kind, fields []zapcore.Field) []zapcore.Field {
 	about := redact.Value{HandlerKey: of.handlerKey, Channel: of.channel}
 	for _, f := range fields {
@@ -123,8 +123,8 @@ func limitOf(field string) int {
 	return maxName
 }
 
-func bounded(text string, most int) string {
-	cut := brief.Characters(text, most)
+func bounded(text string, limit int) string {
+	cut := brief.Characters(text, limit)
 	if len(cut) < len(text) {
 		return brief.Visible(cut) + "…"
 	}
@@ -147,8 +147,8 @@ func listed(list any) ([]string, bool) {
 	return safe, changed
 }
 
-// texts returns what zap writes of an error: its text and, if it formats itself, its details. The error is application
-// code, so its methods may panic.
+// texts returns the texts that zap writes of an error: its text and, if it formats itself, its details. The error is
+// application code, so its methods may panic.
 func texts(of any) (text, details string) {
 	defer func() {
 		if recover() != nil {

@@ -16,15 +16,15 @@ func Prefix(prefix string, err error) error {
 	return errors.Join(parts...)
 }
 
-// Parts returns the errors that errors.Join has joined, including those of nested joins. An error
-// that joins nothing is its own only part; nil has no parts.
+// Parts returns the errors that errors.Join has joined, nested joins included. An error that joins nothing is its own
+// only part; nil has no parts.
 func Parts(err error) []error {
 	if err == nil {
 		return nil
 	}
 	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok || err.Error() != errors.Join(joined.Unwrap()...).Error() {
-		return []error{err} // fmt.Errorf with several %w adds text of its own
+		return []error{err} // fmt.Errorf with several %w adds text
 	}
 	var parts []error
 	for _, part := range joined.Unwrap() {

@@ -6,7 +6,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-// OccurredAt returns when what a message is about occurred, in UTC: its CloudEvents attribute "time", else the
+// OccurredAt returns the time of the event that a message is about, in UTC: its CloudEvents attribute "time", else the
 // timestamp of its Kafka record, else zero (contract 4.5). A decoder refuses events whose time is no timestamp; such
 // text in a message that the application made counts as none.
 func OccurredAt(p handler.Properties) time.Time {

@@ -185,10 +185,10 @@ func SerializeRawHeaders(raw []byte) string {
 	return string(out)
 }
 
-// CutError says that only the beginning of a rejected record is kept, and what the record was (contract 7.4).
+// CutError says that only the beginning of a rejected record is kept, and describes the whole record (contract 7.4).
 type CutError struct {
-	// KeyBytes, ValueBytes and HeadersBytes are the sizes of what the record had. SHA256 is the hash of its whole
-	// value, in hexadecimal.
+	// KeyBytes, ValueBytes and HeadersBytes are the sizes in the whole record. SHA256 is the hash of its whole value,
+	// in hexadecimal.
 	KeyBytes     int    `json:"key_bytes"`
 	ValueBytes   int    `json:"value_bytes"`
 	HeadersBytes int    `json:"headers_bytes"`

@@ -53,13 +53,13 @@ func (r Redactor) Bytes(v redact.Value) (seen []byte) {
 	return r.hook(v)
 }
 
-// The bounds of an error's text. Whatever quotes what a producer sent may have any size, and masks and hooks read every
-// byte of it.
+// The bounds of an error's text. An error that quotes a producer's data may have any size, and masks and hooks read
+// every byte of it.
 const (
 	// maxError is how many bytes of a text are redacted.
 	maxError = 16 << 10
 	// cutEdge is how many bytes at the end of a longer text are dropped after that: a secret that the cut goes through
-	// may not be recognised. What remains holds the 2,000 characters that are stored of any error.
+	// may not be recognised. The rest holds the 2,000 characters that are stored of any error.
 	cutEdge = 8 << 10
 )
 

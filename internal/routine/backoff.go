@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Backoff is the pause between tries of what fails. It doubles from First to Max, and each pause is a random half to
-// all of it, so that callers that failed together do not try again together. It is not safe for concurrent use.
+// Backoff is the pause between tries of a failing operation. It doubles from First to Max, and each pause is a random
+// half to all of it, so that callers that failed together do not try again together. It is not safe for concurrent use.
 type Backoff struct {
 	First, Max time.Duration
 	last       time.Duration // 0 before the first try

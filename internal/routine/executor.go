@@ -4,8 +4,8 @@ import "sync"
 
 // Executor runs functions on goroutines that it reuses. A new goroutine starts with a small stack, which grows by
 // copying: for handlers that take microseconds that costs as much as the handler. Do not call handlers on these
-// goroutines: what a handler leaves behind, such as a locked thread or labels, must not affect others. The zero value
-// is ready. It is safe for concurrent use, and must be closed.
+// goroutines: state that a handler leaves on its goroutine, such as a locked thread or labels, must not affect others.
+// The zero value is ready. It is safe for concurrent use, and must be closed.
 type Executor struct {
 	mu     sync.Mutex
 	idle   []chan func() // job channels of the waiting goroutines, each with room for one job

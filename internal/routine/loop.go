@@ -61,7 +61,7 @@ func (l *Loop) Stop(ctx context.Context) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.last == t { // no other run was started meanwhile
+	if l.last == t { // no other run was started since
 		l.last = nil
 	}
 	return nil

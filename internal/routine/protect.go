@@ -46,7 +46,7 @@ func panickedIn() string {
 	return strings.Join(places, " < ")
 }
 
-// Go runs f on a goroutine of its own and returns a channel that is closed when f has returned.
+// Go runs f on a new goroutine and returns a channel that is closed when f has returned.
 func Go(f func()) (done <-chan struct{}) {
 	ended := make(chan struct{})
 	go func() {

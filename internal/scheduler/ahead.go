@@ -13,12 +13,12 @@ const (
 	minSpare = maxBytes / 4
 	// patience is how long a message may wait in the queue. Then other workers may run it.
 	patience = time.Second
-	// tookWeight and sizeWeight are the weights of what was measured before, beside one measurement. Hundreds of calls
-	// may end at once, all after what held up the process: no such round may decide alone.
+	// tookWeight and sizeWeight are the weights of all earlier measurements, beside a new one. Hundreds of calls may
+	// end at once after the process was held up: no such round may decide alone.
 	tookWeight, sizeWeight = 255, 15
 )
 
-// pace is what was measured of a handler's calls and messages. It decides how many messages may wait in the handler's
+// pace holds the measurements of a handler's calls and messages. It decides how many messages may wait in the handler's
 // queue.
 type pace struct {
 	took time.Duration // for how long a group holds its slot, on average; 0 if none has ended yet
@@ -37,20 +37,20 @@ func (p *pace) ended(took time.Duration) {
 // queued rises at once and falls slowly, because too much in memory is worse than too little.
 func (p *pace) queued(size int) { p.size = max(size, (sizeWeight*p.size+size)/(sizeWeight+1)) }
 
-// overstayed notes that a message has waited for too long: the handler is slower than was measured, perhaps because no
-// call has ended yet.
-func (p *pace) overstayed(now time.Time) {
+// waitedTooLong notes that a message has waited for too long: the handler is slower than was measured, perhaps because
+// no call has ended yet.
+func (p *pace) waitedTooLong(now time.Time) {
 	p.took, p.late = min(max(2*p.took, patience), time.Hour), now
 }
 
-// share returns how many slots the handler can count on now: its fair share, or what it holds and what is idle.
+// share returns how many slots the handler can count on now: its fair share, or its slots and the idle ones.
 func (h *Handler[T]) share() int {
 	return min(h.limit(), max(h.limits.fair, h.running+h.limits.idle))
 }
 
-// ahead returns how many slots' worth of messages may wait in the handler's queue: what its slots run in aheadTime, but
-// no more than Prefetch and maxBytes. That is nothing if calls take longer than aheadTime for each slot, or if the
-// messages in memory leave too few bytes. Before the first call has ended it is one message for each slot.
+// ahead returns how many slots' worth of messages may wait in the handler's queue: as many as its slots run in
+// aheadTime, but no more than Prefetch and maxBytes. None may wait if calls take longer than aheadTime for each slot,
+// or if the messages in memory leave too few bytes. Before the first call has ended it is one message for each slot.
 func (h *Handler[T]) ahead() int {
 	if h.limits.spare() < minSpare {
 		return 0
@@ -77,11 +77,11 @@ func (s *Scheduler[T]) ahead(accepting map[*Handler[T]]int) int {
 	return min(n, s.limits.Prefetch)
 }
 
-// LateAt returns when the first message that others may run will have waited for too long; zero if none waits. What
-// DropLate has left gets as much time again.
+// LateAt returns when the first message that others may run will have waited for too long; zero if none waits. The
+// messages that DropLate has kept get as much time again.
 func (h *Handler[T]) LateAt() time.Time {
 	for _, t := range h.queue {
-		if h.keeps(t) {
+		if h.mustKeep(t) {
 			continue
 		}
 		since := t.QueuedAt()
@@ -93,8 +93,8 @@ func (h *Handler[T]) LateAt() time.Time {
 	return time.Time{}
 }
 
-// keeps reports whether no other worker may run the message, because none would know that it must run alone.
-func (h *Handler[T]) keeps(t T) bool { return h.rules.GroupSize > 1 && !t.MayGroup() }
+// mustKeep reports whether no other worker may run the message, because none would know that it must run alone.
+func (h *Handler[T]) mustKeep(t T) bool { return h.rules.GroupSize > 1 && !t.MayGroup() }
 
 // DropLate returns the messages that other workers should run, because one of them has waited for too long. As many
 // stay as may wait ahead of a handler that is so slow.
@@ -102,11 +102,11 @@ func (h *Handler[T]) DropLate(now time.Time) (dropped []T) {
 	if late := h.LateAt(); late.IsZero() || now.Before(late) {
 		return nil
 	}
-	h.pace.overstayed(now)
+	h.pace.waitedTooLong(now)
 	keep := h.ahead() * h.rules.GroupSize
 	var kept []T
 	for i, t := range h.queue {
-		if i < keep || h.keeps(t) {
+		if i < keep || h.mustKeep(t) {
 			kept = append(kept, t)
 		} else {
 			dropped = append(dropped, t)

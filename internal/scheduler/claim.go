@@ -84,12 +84,12 @@ func (s *Scheduler[T]) room() (free, fair int, claims bool) {
 			wanting = true
 			starving = starving || h.busy() < min(fair, h.limit())
 			known = known && h.knownDue > 0
-			enough += h.enough()
+			enough += h.slotsForDue()
 		}
 	}
-	// A small claim costs as much as a large one, so wait until half of what may wait is used. Do not wait if a handler
-	// is below its fair share, or if there are slots for everything that is known to be due: Reserve keeps these free
-	// and gives away the others, so waiting would free no more.
+	// A small claim costs as much as a large one, so wait until half of the prefetched messages are used. Do not wait
+	// if a handler is below its fair share, or if there are slots for everything that is known to be due: Reserve keeps
+	// these free and gives away the others, so waiting would free no more.
 	needed := min(l.BatchSize, ahead/2+1)
 	if known {
 		needed = min(needed, enough)

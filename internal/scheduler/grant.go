@@ -128,8 +128,8 @@ func (h *Handler[T]) acceptsDispatch() bool {
 // with an expired grant may still fill.
 func (h *Handler[T]) expected() int { return h.slots(h.knownDue+h.claiming+h.expired) + h.spare() }
 
-// enough returns how many slots a claim needs to find all messages that are known to be due.
-func (h *Handler[T]) enough() int { return h.slots(h.knownDue) + h.spare() }
+// slotsForDue returns how many slots a claim needs to find all messages that are known to be due.
+func (h *Handler[T]) slotsForDue() int { return h.slots(h.knownDue) + h.spare() }
 
 // spare returns the slot for the one message more that messages asks for, unless a group has room for it.
 func (h *Handler[T]) spare() int {
@@ -155,7 +155,7 @@ func (s *Scheduler[T]) offer(wanted map[*Handler[T]]int) map[*Handler[T]]int {
 			backlog = backlog || h.claimsUnknown || (h.knownDue == 0 && h.claimable())
 		}
 	}
-	var order []*Handler[T] // the smallest wishes first: what they leave goes to the others
+	var order []*Handler[T] // the smallest wishes first: the rest goes to the others
 	for _, h := range s.handlers {
 		if wanted[h] > 0 {
 			order = append(order, h)

@@ -2,7 +2,7 @@ package scheduler
 
 import "time"
 
-// Rules are what does not change for one handler.
+// Rules are the constants of one handler.
 type Rules struct {
 	Key string
 	// Concurrency is how many slots the handler may hold; 0 means all.
@@ -41,7 +41,7 @@ type Handler[T Task] struct {
 	rules   Rules
 	limits  *Limits
 	queue   []T // claimed, not started
-	alone   int // messages of the queue that must run in a slot of their own
+	alone   int // messages of the queue that must run alone in a slot
 	running int // groups that hold a slot
 	stuck   int // groups that ignore their cancellation; their slots were replaced
 
@@ -65,7 +65,7 @@ type Handler[T Task] struct {
 func (h *Handler[T]) Key() string { return h.rules.Key }
 
 // Enqueue adds tasks to the queue, at its front or its end. It refuses them if no call of the handler may start; the
-// caller must release what is refused.
+// caller must release the refused messages.
 func (h *Handler[T]) Enqueue(tasks []T, front bool) (refused []T) {
 	switch {
 	case len(tasks) == 0:
@@ -160,8 +160,8 @@ func (h *Handler[T]) Stuck() int { return h.stuck }
 // Idle reports whether nothing of the handler runs or waits for a slot.
 func (h *Handler[T]) Idle() bool { return h.busy() == 0 }
 
-// Pause sets whether operators have paused the handler. The queue of a paused handler is dropped, and nothing of what
-// is queued later starts.
+// Pause sets whether operators have paused the handler. The queue of a paused handler is dropped, and messages that are
+// queued later do not start.
 func (h *Handler[T]) Pause(paused bool) (dropped []T) {
 	if h.paused && !paused {
 		h.expectWork()
@@ -202,14 +202,13 @@ func (h *Handler[T]) slots(messages int) int {
 	return (messages + h.rules.GroupSize - 1) / h.rules.GroupSize
 }
 
-// queued returns how many slots the queue needs, with what running accepts may add to it.
+// queued returns how many slots the queue needs, including messages that running accepts may add.
 func (h *Handler[T]) queued() int { return h.alone + h.slots(len(h.queue)-h.alone+h.reserved) }
 
 func (h *Handler[T]) busy() int { return h.running + h.queued() }
 
 // limit returns how many slots the handler may hold at once: its own limit, and one while its circuit breaker is
-// probing. Overdue calls hold none of the inbox's slots, but they still run, so they count against the handler's own
-// limit.
+// probing. Overdue calls hold none of the inbox's slots, but they still run, so they count against the handler's limit.
 func (h *Handler[T]) limit() int {
 	limit := h.limits.Concurrency
 	if own := h.rules.Concurrency; own > 0 {
@@ -229,9 +228,9 @@ func (h *Handler[T]) claimable() bool {
 	return h.mayBeDue && !h.paused && h.canRun() && !h.circuit().Shut() && h.room() > 0
 }
 
-// room returns how many more slots' worth may be claimed: what may run, and what may wait ahead of that. A handler with
-// a limit of its own gets at most twice that limit, so that no worker hoards what others could run. A probe comes
-// alone.
+// room returns how many more slots' worth of messages may be claimed: messages that may run, and messages that may wait
+// in the queue. A handler with its own limit gets at most twice that limit, so that no worker hoards messages that
+// others could run. A probe comes alone.
 func (h *Handler[T]) room() int {
 	limit := h.limit()
 	switch {

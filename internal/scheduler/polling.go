@@ -14,8 +14,8 @@ const soonestPoll = 100 * time.Millisecond
 type polling struct {
 	longest time.Duration
 	wait    time.Duration // before the next poll
-	// polled are the handlers that the next claim asks for without a notification; claiming are those of the running
-	// claim.
+	// polled are the handlers that the next claim asks for without a notification; claiming are the same for the
+	// running claim.
 	polled   map[string]bool
 	claiming map[string]bool
 }
@@ -39,8 +39,8 @@ func (p *polling) backOff() {
 // poll says that the next claim asks for the handler without a notification.
 func (p *polling) poll(handlerKey string) { p.polled[handlerKey] = true }
 
-// notified says that work of the handler was notified. Messages of the next claim do not count as found by a poll, nor
-// do those of the running claim, which may be the same.
+// notified says that work of the handler was notified. So its messages in the next claim do not count as found by a
+// poll. Nor do those in the running claim, which may be the same messages.
 func (p *polling) notified(handlerKey string) {
 	delete(p.polled, handlerKey)
 	delete(p.claiming, handlerKey)

@@ -17,8 +17,8 @@ type Limits struct {
 
 	fair int // slots that each handler with work can count on, see Scheduler.fair
 	idle int // slots that no handler holds
-	// bytes are those of all messages that wait, run or are granted to an accept; claiming are those that the running
-	// claim may bring.
+	// bytes is the size of all messages that wait, run or are granted to an accept; claiming is the size that the
+	// running claim may bring.
 	bytes, claiming int
 }
 
@@ -138,8 +138,8 @@ func (s *Scheduler[T]) Notify(keys map[string]bool, all bool) {
 
 // Poll makes the next claims ask for every handler although nothing was notified: because a message comes due, or
 // because the polling interval has passed (byInterval). A due time does not postpone the next poll by interval. Due
-// times may be closer together than polls for any length of time, and they say nothing about what other processes
-// accept.
+// times may be closer together than polls for any length of time, and they say nothing about messages that other
+// processes accept.
 func (s *Scheduler[T]) Poll(byInterval bool) {
 	for _, h := range s.handlers {
 		if !h.mayBeDue { // otherwise work was notified or a claim was full
@@ -152,7 +152,7 @@ func (s *Scheduler[T]) Poll(byInterval bool) {
 	s.Refresh()
 }
 
-// Refresh discards what is known of the database, so that the next claims ask for every handler.
+// Refresh discards the known state of the database, so that the next claims ask for every handler.
 func (s *Scheduler[T]) Refresh() {
 	for _, h := range s.handlers {
 		h.nextDueKnown = false

@@ -1,4 +1,4 @@
-// Package session refuses sessions of GORM's with which an inbox would lose what it writes, or write it elsewhere.
+// Package session refuses GORM sessions with which an inbox would lose its writes, or write elsewhere.
 package session
 
 import (

@@ -3,9 +3,9 @@ package settings
 
 import "reflect"
 
-// Keep restores the fields of after that only code can set, those with the tag `yaml:"-"`, where they
-// became zero and before has a value. So assigning options that were loaded from a file replaces what
-// a file can say, and leaves a logger, hooks and the like alone.
+// Keep restores the fields of after that only code can set, those with the tag `yaml:"-"`, where they became zero and
+// before has a value. So assigning options that were loaded from a file replaces the options that a file can set, and
+// leaves a logger, hooks and the like alone.
 func Keep[T any](before T, after *T) {
 	was, is := reflect.ValueOf(before), reflect.ValueOf(after).Elem()
 	for i := range is.NumField() {

@@ -6,7 +6,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// AcceptBatch is what one accept persists. Message IDs are distinct within each namespace.
+// AcceptBatch holds the rows that one accept persists. Message IDs are distinct within each namespace.
 type AcceptBatch struct {
 	Messages []NewMessage
 	Rejected []models.RejectedMessage
@@ -63,7 +63,7 @@ type Accepted struct {
 	StoredType, StoredSource string
 	// ContentDiffers is true for a message of a known ID, type and source whose content is not the stored one.
 	ContentDiffers bool
-	// Claims are those of its statuses that were inserted claimed, each as Claim would have returned it. Once they are
+	// Claims are its statuses that were inserted claimed, each as Claim would have returned it. Once they are
 	// committed, the caller has to run them or give them back.
 	Claims []Claim
 }

@@ -27,14 +27,14 @@ type Window struct {
 // WindowRows is how many due statuses NextWindow reads.
 const WindowRows = 1000
 
-// KeyLimit bounds what is claimed for one handler key. Keys are distinct.
+// KeyLimit bounds the claims for one handler key. Keys are distinct.
 type KeyLimit struct {
 	HandlerKey string
 	Limit      int
 	// Lanes is nil if the handler is not ordered. The rows' lanes are then ignored.
 	Lanes *LaneRule
-	// Bytes ends the claim once what it has claimed for the key has so many bytes of content and properties, so that
-	// the last message may exceed it. 0 is no bound. AtLeast messages, and one at least, are claimed in any case.
+	// Bytes ends the claim once its messages of the key have so many bytes of content and properties. The last message
+	// may exceed it. 0 is no bound. AtLeast messages, and one at least, are claimed in any case.
 	Bytes   int
 	AtLeast int
 	// After lets the claim begin after this place instead of at the status due longest, and pass rows that other
@@ -43,7 +43,7 @@ type KeyLimit struct {
 	After *Place
 }
 
-// EndsAt returns Bytes, or what no claim reaches.
+// EndsAt returns Bytes, or a number that no claim reaches.
 func (l KeyLimit) EndsAt() int64 {
 	if l.Bytes == 0 {
 		return math.MaxInt64
@@ -68,14 +68,14 @@ const (
 	ClaimWalks = 10
 )
 
-// ClaimWalk is a walk over the pending statuses of one handler key that do not wait in a lane, those due longest first.
-// All claims are among them.
+// ClaimWalk is a walk over the pending statuses of one handler key that do not wait in a lane, longest due first. All
+// claims are among them.
 type ClaimWalk struct {
 	HandlerKey string
 	After      *Place // nil at the beginning
 }
 
-// OpenClaims is what is claimed on one page of a walk.
+// OpenClaims are the claimed statuses on one page of a walk.
 type OpenClaims struct {
 	Claims []OpenClaim
 	// Next is the place after which the walk continues, nil at its end.
@@ -92,9 +92,9 @@ type OpenClaim struct {
 // Claimed is the result of one claim.
 type Claimed struct {
 	Claims []Claim
-	// More are keys that may have more due rows which this claim did not reach: those of ordered handlers, those with
-	// After, and those whose claim ended at Bytes. Claim again for them, without After, however few of their rows are
-	// in Claims. They are sorted and distinct.
+	// More are keys that may have more due rows which this claim did not reach: keys of ordered handlers, keys with
+	// After, and keys whose claim ended at Bytes. Claim again for them, without After, even if few of their rows are in
+	// Claims. They are sorted and distinct.
 	More []string
 	// LanesErr is not nil if the claim succeeded, but checking the lanes of the rows it marked as waiting failed
 	// afterwards. CheckLanes makes up for that.

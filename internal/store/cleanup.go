@@ -52,7 +52,7 @@ type ExpiredBatch struct {
 	Done           bool
 }
 
-// ExpiredMessage is a message with what is to be deleted of it.
+// ExpiredMessage is a message with its rows to delete.
 type ExpiredMessage struct {
 	Message models.Message
 	// Statuses are those to delete, in the order of acceptance.

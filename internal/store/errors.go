@@ -35,8 +35,8 @@ var ErrGone = errors.New("no such row to publish")
 // ErrRejectedGone means that no rejected message has that ID, or no longer.
 var ErrRejectedGone = errors.New("no such rejected message")
 
-// ErrCannotListen means that a connection like those of the pool cannot be opened outside of the pool: the pool's
-// driver is not pgx, or hides it.
+// ErrCannotListen means that a connection like the pool's cannot be opened outside of the pool: the pool's driver is
+// not pgx, or hides it.
 var ErrCannotListen = errors.New("the pool's driver is not pgx (github.com/jackc/pgx/v5/stdlib)")
 
 // ErrNotReceived means that a Listener did not receive a notification that was sent through the pool.
@@ -79,9 +79,9 @@ func IsTransient(err error) bool {
 }
 
 // IsDatabaseFault reports whether a statement of a handler failed because of the database and not of the statement, so
-// that the same statement may succeed later. It is IsTransient without what a handler itself can cause: the end of a
-// context it made, a statement timeout, a limit or a file that concerns the statement alone, and a second query on a
-// connection that is still being read from.
+// that the same statement may succeed later. It is IsTransient without the errors that a handler itself can cause: the
+// end of a context it made, a statement timeout, a limit or a file that concerns the statement alone, and a second
+// query on a connection that is still being read from.
 func IsDatabaseFault(err error) bool {
 	if err == nil || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) ||
 		errors.Is(err, sql.ErrTxDone) {
@@ -140,7 +140,7 @@ func (e *commitError) Unwrap() error { return e.error }
 // MayBeCommitted reports whether the transaction of a Store's method, most notably Accept, may have been committed
 // although the method returned err. A transaction that never reached its commit was certainly rolled back or never
 // begun: the database refused a statement, the context ended or the connection was lost before the commit. So was one
-// whose commit PostgreSQL refused. Any other error of the commit counts, whatever it is.
+// whose commit PostgreSQL refused. Any other error of the commit counts.
 func MayBeCommitted(err error) bool {
 	var commit *commitError
 	return errors.As(err, &commit) && !has(err, dialect.Refused)

@@ -9,9 +9,9 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// Operators are the queries and actions of package ops. Their pool is that of Act, or one of Singles. Lists read a
-// bounded number of rows, in the order of an index. Actions return what they have changed, because a concurrent one may
-// have been first.
+// Operators are the queries and actions of package ops. Their pool comes from Act or from Singles. Lists read a bounded
+// number of rows, in the order of an index. Actions return what they have changed, because a concurrent one may have
+// been first.
 type Operators interface {
 	// Act runs work in a transaction, and again if the database rolls it back because of a deadlock. It commits unless
 	// work fails.
@@ -42,12 +42,12 @@ type StatusLists interface {
 	KeysIn(ctx context.Context, pool gorm.ConnPool, stage Stage, limit int) ([]string, error)
 	// OpenStatuses returns the open ones of these statuses.
 	OpenStatuses(ctx context.Context, pool gorm.ConnPool, ids []string) ([]StatusRow, error)
-	// StatusesAmong returns those of these statuses that are of these messages.
+	// StatusesAmong returns the given statuses that belong to the given messages.
 	StatusesAmong(ctx context.Context, pool gorm.ConnPool, ids []string, messageNumbers []int64) ([]StatusRow, error)
 	// StatusesOf returns up to limit statuses of a message, with their attempts.
 	StatusesOf(ctx context.Context, pool gorm.ConnPool, messageNumber int64, limit int) ([]StatusRow, error)
 	// CountOpen counts the open statuses of handler keys, see OpenCounts: of each key up to limit of each kind. It
-	// reads the rows that are due by soon, which include what is processing.
+	// reads the rows that are due by soon, which include the processing ones.
 	CountOpen(ctx context.Context, pool gorm.ConnPool, keys []string, limit int, now, soon time.Time) ([]OpenCounts, error)
 	// CountPoisoned counts up to limit poisoned statuses of a handler key.
 	CountPoisoned(ctx context.Context, pool gorm.ConnPool, handlerKey string, limit int64) (int64, error)
@@ -175,7 +175,7 @@ type GroupScan struct {
 	ComparesMessage bool
 }
 
-// GroupCount is what was counted of a group.
+// GroupCount is the count of a group.
 type GroupCount struct {
 	Looked, Poisoned, Failing int64
 	FirstSeen, LastSeen       time.Time
@@ -201,7 +201,7 @@ type StatusActions interface {
 	// RetryStatuses makes the poisoned and failing ones of these statuses due that are at their versions. A version of
 	// 0 is any.
 	RetryStatuses(ctx context.Context, pool gorm.ConnPool, refs []VersionedID, now time.Time) ([]ChangedStatus, error)
-	// DiscardStatuses ends those of these statuses that are open and not processing, and are at their versions.
+	// DiscardStatuses ends the given statuses that are open, not processing, and at their versions.
 	DiscardStatuses(ctx context.Context, pool gorm.ConnPool, refs []VersionedID, now time.Time) ([]ChangedStatus, error)
 	// OpenState returns an open status with the columns that say why an action left it; nil if it is not open.
 	OpenState(ctx context.Context, pool gorm.ConnPool, statusID string) (*models.HandlerStatus, error)
@@ -332,7 +332,7 @@ type AuditViews interface {
 	// ScanAudit reads a part of the audit, the latest first. It returns the rows that match, without their details, and
 	// a row that closes it.
 	ScanAudit(ctx context.Context, pool gorm.ConnPool, scan AuditScan) ([]AuditHit, error)
-	// AuditDetails returns the details of those of these rows that exist.
+	// AuditDetails returns the details of the given rows that exist.
 	AuditDetails(ctx context.Context, pool gorm.ConnPool, ids []string) (map[string]string, error)
 }
 
@@ -389,9 +389,9 @@ type AddedStatus struct {
 	Lane          *Lane
 }
 
-// ConsumerViews read what workers, consumers and leases have stored, and what was requested of consumers.
+// ConsumerViews read the stored rows of workers, consumers and leases, and operators' requests to consumers.
 type ConsumerViews interface {
-	// StoredConsumers returns what up to limit workers have stored of their consumers, as JSON, by worker ID.
+	// StoredConsumers returns the consumers that up to limit workers have stored, as JSON, by worker ID.
 	StoredConsumers(ctx context.Context, pool gorm.ConnPool, limit int) ([]WorkerConsumers, error)
 	// AllPartitionRequests returns up to limit requests that were made after since.
 	AllPartitionRequests(ctx context.Context, pool gorm.ConnPool, since time.Time, limit int) (
@@ -408,7 +408,7 @@ type ConsumerViews interface {
 	AllLeases(ctx context.Context, pool gorm.ConnPool, now time.Time, limit int) ([]HeldLease, error)
 }
 
-// WorkerConsumers is what a worker has stored of its consumers, as JSON.
+// WorkerConsumers are the consumers that a worker has stored, as JSON.
 type WorkerConsumers struct{ WorkerID, Consumers string }
 
 // TopicProgress is how far a topic is read in a group.

@@ -7,11 +7,11 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// Progress keeps what the partitions of channels have caught up to, for every cleanup of the inbox (contract 6.5).
+// Progress keeps how far the partitions of channels are read, for every cleanup of the inbox (contract 6.5).
 type Progress interface {
-	// RecordProgress stores what partitions have caught up to at now, a time of Cleaner.Clock. It adds the rows that
-	// are missing and moves none back: a nil CaughtUpAt changes nothing that is known. It uses no other times of rows.
-	// It declares all rows of the unlisted topics, whose partitions this process does not know, and counts the time of
+	// RecordProgress stores how far partitions are read at now, a time of Cleaner.Clock. It adds the rows that are
+	// missing and moves none back: a nil CaughtUpAt changes nothing that is known. It uses no other times of rows. It
+	// declares all rows of the unlisted topics, whose partitions this process does not know, and counts the time of
 	// rows that no worker has declared for a while.
 	RecordProgress(ctx context.Context, rows []models.Partition, unlisted []Topic, now time.Time) error
 	// FurthestBehind returns the partition that has caught up to the earliest moment. One that has never caught up

@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// Stamp scans a time in whatever form the driver returns it: as a time or, from a SQLite expression without a declared
-// type, as text. The time is UTC, and NULL is the zero time.
+// Stamp scans a time in any form that a driver returns: as a time or, from a SQLite expression without a declared type,
+// as text. The time is UTC, and NULL is the zero time.
 type Stamp struct{ time.Time }
 
-// timeFormats are tried in this order: the SQLite store's own format, what the drivers write for a time.Time, and the
-// formats of SQLite's functions.
+// timeFormats are tried in this order: the SQLite store's format, the drivers' formats of a time.Time, and the formats
+// of SQLite's functions.
 var timeFormats = []string{
 	"2006-01-02 15:04:05.999999999-07:00",
 	"2006-01-02 15:04:05.999999999 -0700", // the beginning of a Time's String
@@ -62,7 +62,8 @@ func SQLiteTime(t time.Time) string {
 	return t.UTC().Format("2006-01-02 15:04:05.000000") + "+00:00"
 }
 
-// StorableTime limits a producer's time to what every dialect can store: the years 1 to 9999, in microseconds.
+// StorableTime limits a producer's time to the range that every dialect can store: the years 1 to 9999, in
+// microseconds.
 func StorableTime(t time.Time) time.Time {
 	first := time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
 	last := time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)

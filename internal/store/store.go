@@ -1,6 +1,6 @@
 // Package store declares what a store does: accepting, claiming, completing, failing, recovering and cleaning. It also
-// has the store's errors and what runs a statement. The statements are in postgres, sqlite and base. Package stores
-// chooses among them, and storetest is the suite that each dialect must pass.
+// has the store's errors and the functions that run a statement. The statements are in postgres, sqlite and base.
+// Package stores chooses among them, and storetest is the suite that each dialect must pass.
 //
 // A store knows only SQL and row versions. Its callers decide what a failure means, when a worker is dead and how long
 // to back off.
@@ -44,18 +44,18 @@ type Store interface {
 	// SingleWriter reports whether one open transaction that has written keeps all others from writing, but none from
 	// reading, as on SQLite. A silent worker may then be one that waits to write.
 	SingleWriter() bool
-	// CheckSettings returns what a start warns of in the settings of the server or the connection. It returns an error
+	// CheckSettings returns a start's warnings about the settings of the server or the connection. It returns an error
 	// if an inbox cannot run with them. It reads no table.
 	CheckSettings(ctx context.Context) ([]Warning, error)
-	// CheckIsolation returns a warning if transactions that state no isolation do not run at READ COMMITTED. Those of
-	// handlers state theirs. The store's statements outside of transactions state READ COMMITTED from then on, as its
-	// transactions always do.
+	// CheckIsolation returns a warning if transactions that state no isolation do not run at READ COMMITTED. Handlers'
+	// transactions state theirs. The store's statements outside of transactions state READ COMMITTED from then on, as
+	// its transactions always do.
 	CheckIsolation(ctx context.Context, handlers sql.IsolationLevel) ([]Warning, error)
 	// AddAuditTx adds an operator's action to the audit in the transaction of that action (contract 11.3).
 	AddAuditTx(ctx context.Context, tx *gorm.DB, audit models.Audit) error
 }
 
-// Warning is an entry of the log: what is wrong with a database's settings, and what to do.
+// Warning is an entry of the log that names a wrong setting of the database, and the fix.
 type Warning struct {
 	Message string
 	Fields  []zap.Field
@@ -72,7 +72,7 @@ type Acceptor interface {
 	AcceptTx(ctx context.Context, tx *gorm.DB, batch AcceptBatch) ([]Accepted, error)
 	// LoadRejected returns a rejected message, or ErrRejectedGone if there is none.
 	LoadRejected(ctx context.Context, id string) (models.RejectedMessage, error)
-	// AcceptRejected accepts what a rejected message holds and deletes its row in the same transaction. If the row no
+	// AcceptRejected accepts a rejected record's messages and deletes its row in the same transaction. If the row no
 	// longer exists it returns ErrRejectedGone. If a message is a conflict, the results say so. In both cases nothing
 	// is stored and nothing is deleted.
 	AcceptRejected(ctx context.Context, id string, batch AcceptBatch) ([]Accepted, error)
@@ -96,16 +96,16 @@ type Acceptor interface {
 
 // Notifier notifies other processes of statuses that are due.
 type Notifier interface {
-	// Notify tells the Listeners of other processes that statuses of these handler keys are due. Without keys it means
-	// statuses of any key. On SQLite it does nothing.
+	// Notify notifies the Listeners of other processes that statuses of these handler keys are due. Without keys it
+	// means statuses of any key. On SQLite it does nothing.
 	Notify(ctx context.Context, handlerKeys ...string) error
 	// NotifyTx makes the commit of the caller's transaction do what Notify does, for this process's Listener as well.
 	// On SQLite it does nothing.
 	NotifyTx(ctx context.Context, tx *gorm.DB, handlerKeys ...string) error
-	// Listen opens a connection to receive those notifications. It returns once it has received one of its own. It
-	// returns ErrSharedSession behind a pooler that gives each transaction another session, and then leaves nothing
-	// behind there. It returns ErrNotReceived if ctx ends before, and ErrCannotListen if the pool's driver is not pgx,
-	// and on SQLite.
+	// Listen opens a connection to receive those notifications. It returns once it has received its own test
+	// notification. Behind a pooler that gives each transaction another session it returns ErrSharedSession, and leaves
+	// no LISTEN in those sessions. It returns ErrNotReceived if ctx ends before, and ErrCannotListen if the pool's
+	// driver is not pgx, and on SQLite.
 	Listen(ctx context.Context) (Listener, error)
 }
 
@@ -141,7 +141,7 @@ const (
 	SkipLocked
 )
 
-// Handlers reads and sets what is known of handler keys.
+// Handlers reads and sets the state of handler keys.
 type Handlers interface {
 	// Backlog counts the work under these keys, at most up to each key's Limit. With lanes each row costs a lookup of
 	// its lane, so use smaller limits there.
@@ -175,13 +175,13 @@ type Lanes interface {
 	// WaitingLaneHandlers returns every Lane.Handler that has waiting rows, including those that no registered handler
 	// has any more.
 	WaitingLaneHandlers(ctx context.Context) ([]int64, error)
-	// StrayLanes returns those handler keys that have pending or poisoned rows in lanes of a name outside their rule.
-	// The handler has dropped the key that gave the lanes their name. Later rows of the same ordering key are therefore
-	// in other lanes and do not wait for them. It reads only the newest rows of each name: what it returns is true, but
-	// a key with few rows among many of another key may be missing.
-	StrayLanes(ctx context.Context, rules map[string]LaneRule) (handlerKeys []string, err error)
-	// ReleaseWaiting lets up to limit waiting rows of these keys be claimed, whatever is before them in their lanes. It
-	// is for handlers that are no longer ordered.
+	// KeysWithSplitLanes returns the handler keys that have pending or poisoned rows in lanes of a name outside their
+	// rule. The handler has dropped the key that gave the lanes their name. Later rows of the same ordering key are
+	// therefore in other lanes and do not wait for them. It reads only the newest rows of each name. So every returned
+	// key is right, but a key with few rows among many of another key may be missing.
+	KeysWithSplitLanes(ctx context.Context, rules map[string]LaneRule) (handlerKeys []string, err error)
+	// ReleaseWaiting lets up to limit waiting rows of these keys be claimed, even if rows before them in their lanes
+	// are open. It is for handlers that are no longer ordered.
 	ReleaseWaiting(ctx context.Context, handlerKeys []string, limit int) (released int64, err error)
 }
 
@@ -224,20 +224,20 @@ type Workers interface {
 	Workers(ctx context.Context, now time.Time) ([]WorkerState, error)
 }
 
-// Recoverer finds what dead workers have left, and the handler keys of what is pending.
+// Recoverer finds the claims of dead workers, and the handler keys of pending statuses.
 type Recoverer interface {
 	// MarkReleased marks a worker as dead. The worker can neither claim nor send heartbeats under this ID again. It
 	// returns ErrWorkerBusy at once while a claim, or an accept that claims, is open.
 	MarkReleased(ctx context.Context, workerID string, now time.Time) error
 	// DeleteWorkers removes worker rows that are stopped or released.
 	DeleteWorkers(ctx context.Context, workerIDs []string) (int64, error)
-	// OpenClaims reads the next ClaimPage statuses of up to ClaimWalks walks and returns one page for each, with what
-	// is claimed among them. It reads no others.
+	// OpenClaims reads the next ClaimPage statuses of up to ClaimWalks walks and returns one page for each, with the
+	// claimed ones among them. It reads no others.
 	OpenClaims(ctx context.Context, walks []ClaimWalk) ([]OpenClaims, error)
-	// EvictHolders ends the transactions that hold locks on these statuses, and the open accepts of these workers:
-	// those of transactional handlers and of accepts whose worker is gone while the server still waits for its
-	// connection. It ends only those that wait for a client, and returns how many. The database's user may lack the
-	// right to do so. It does nothing on SQLite, where a transaction dies with its process.
+	// EvictHolders ends the transactions that hold locks on these statuses, and the open accepts of these workers. Such
+	// transactions belong to a worker that is gone while the server still waits for its connection. It ends only those
+	// that wait for a client, and returns how many. The database's user may lack the right to do so. It does nothing on
+	// SQLite, where a transaction dies with its process.
 	EvictHolders(ctx context.Context, refs []Ref, workerIDs []string) (int, error)
 	// PendingKeys returns the distinct handler keys of pending statuses.
 	PendingKeys(ctx context.Context) ([]string, error)
@@ -256,7 +256,7 @@ type Leases interface {
 	DeleteExpiredLeases(ctx context.Context, age time.Duration, now time.Time) (int64, error)
 }
 
-// Cleaner deletes what is old.
+// Cleaner deletes old rows.
 type Cleaner interface {
 	// Cleanup walks one batch of messages received before req.Until, in the order of (received_at, number), from
 	// req.After. It deletes statuses completed before their cutoff, and messages that have no status left (contract
@@ -271,12 +271,11 @@ type Cleaner interface {
 	// covers. Messages that no longer have anything to delete are left out of loaded.
 	LoadExpired(ctx context.Context, req CleanupRequest, messageNumbers []int64, maxBytes int64) (loaded []ExpiredMessage,
 		taken int, err error)
-	// DeleteExpired deletes what LoadExpired loaded and nothing else: statuses that are still at their version, and
-	// messages of which nothing stays and which have gained no status since (contract 6.3). What an accept has locked
-	// stays.
+	// DeleteExpired deletes the rows that LoadExpired loaded and nothing else: statuses that are still at their
+	// version, and messages without remaining or new statuses (contract 6.3). Rows that an accept has locked stay.
 	DeleteExpired(ctx context.Context, expired []ExpiredMessage) (CleanupResult, error)
-	// Clock returns the time by which ages are judged: that of the database's clock, because a cleaner whose clock is
-	// ahead must not delete what is young (contract 3.5). On SQLite, and with a test's clock, it returns now.
+	// Clock returns the time by which ages are judged. It is the database's, because a cleaner whose clock is ahead
+	// must not delete young rows (contract 3.5). On SQLite, and with a test's clock, it returns now.
 	Clock(ctx context.Context, now time.Time) (time.Time, error)
 	// DeleteAudit removes up to limit audit rows of actions before that time. It skips rows that another transaction
 	// uses.
@@ -286,13 +285,13 @@ type Cleaner interface {
 	DeleteRejected(ctx context.Context, before time.Time, limit int) (int64, error)
 }
 
-// Markers remembers what inline handlers have processed.
+// Markers remembers the messages that inline handlers have processed.
 type Markers interface {
 	// AddMarkerTx adds a marker inside the caller's open transaction. It reports whether there was none of its key
 	// (contract 8.2). If another transaction has added the same marker and not yet committed, it waits for that one, on
 	// PostgreSQL for at most wait. After that time PostgreSQL returns ErrMarkerBusy, and the transaction must be rolled
 	// back, at least to a savepoint before this call. On PostgreSQL a transaction with an isolation above READ
-	// COMMITTED fails if the other one came after its snapshot (see IsSerialization). The caller's own lock_timeout is
+	// COMMITTED fails if the other one came after its snapshot (see IsSerialization). The caller's lock_timeout is
 	// unchanged when this returns.
 	AddMarkerTx(ctx context.Context, tx *gorm.DB, marker models.Marker, wait time.Duration) (added bool, err error)
 	// HasMarker reports whether there is a marker of that key.
@@ -302,7 +301,7 @@ type Markers interface {
 	DeleteMarkers(ctx context.Context, before time.Time, limit int) (int64, error)
 }
 
-// Publisher finds what a dead-letter topic is to get a copy of, and remembers what it has got (contract 7.9).
+// Publisher finds the rows whose copies a dead-letter topic lacks, and remembers the published ones (contract 7.9).
 type Publisher interface {
 	// Unpublished returns up to limit poisoned statuses of a handler key that are not published yet, in the order of
 	// their IDs, from after on ("" for the first).
@@ -316,7 +315,7 @@ type Publisher interface {
 	// value and headers.
 	LoadUnpublishedRejected(ctx context.Context, id string, maxBytes int) (UnpublishedRejected, error)
 	// MarkPublished remembers that a poisoned status is published. It changes nothing if the status has another version
-	// by now: what is poisoned again later is published again.
+	// by now: a status that is poisoned again is published again.
 	MarkPublished(ctx context.Context, ref UnpublishedRef, at time.Time) error
 	// MarkRejectedPublished remembers that a rejected message is published.
 	MarkRejectedPublished(ctx context.Context, ref UnpublishedRef, at time.Time) error
@@ -330,7 +329,7 @@ type UnpublishedRef struct {
 
 // Unpublished is a poisoned status that is not published yet.
 type Unpublished struct {
-	// ErrorCount and AbandonedCount are what it was poisoned with; LastError is "" if it has none.
+	// ErrorCount and AbandonedCount are the counts at its poisoning; LastError is "" if it has none.
 	ErrorCount, AbandonedCount int
 	LastError                  string
 	// Message has only an ID if its row is gone.

@@ -4,7 +4,7 @@ import (
 	"time"
 )
 
-// Worker is what a worker reports of itself with each heartbeat.
+// Worker is a worker's report about itself with each heartbeat.
 type Worker struct {
 	ID   string
 	Host string
@@ -13,7 +13,7 @@ type Worker struct {
 	// in which it declares each.
 	HandlerKeys []string
 	Namespaces  map[string]string
-	// Health is a JSON array of what keeps the process from being healthy.
+	// Health is a JSON array of the reasons why the process is not healthy.
 	Health string
 	// Consumers is a JSON array of the state of the process's consumers. Workers does not return it.
 	Consumers string
@@ -38,7 +38,6 @@ type WorkerState struct {
 	DatabaseRole string
 	// Evictable means that EvictHolders can end the transactions it leaves open.
 	Evictable bool
-	// Read is when the row was read, by the database's clock on PostgreSQL. It is zero on SQLite, which has no clock of
-	// its own.
+	// Read is when the row was read, by the database's clock on PostgreSQL. It is zero on SQLite, which has no clock.
 	Read time.Time
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-// Ran is what became of one message of a record that ran again.
+// Ran is the result of one message of a record that ran again.
 type Ran struct {
 	MessageID string
 	// Routed is how many handlers take the message. Handlers is how many of them ran, as opposed to those that had
@@ -25,13 +25,13 @@ func (e *PausedError) Error() string {
 
 // RunAgain runs the handlers of a rejected record's messages again, because an operator asks for it (contract 7.4). Of
 // an Inline channel it leaves out the handlers that have processed their message before, also where a duplicate is an
-// error. Each handler has one attempt. What fails, or is not ready, is given up again. The result has an element for
-// each message, in their order. The error is
+// error. Each handler has one attempt. A handler that fails, or is not ready, gives up the message again. The result
+// has an element for each message, in their order. The error is
 //
 //   - a *PausedError if a handler is paused: none has run,
 //   - a *FailedError if all handlers have ended and some gave up,
 //   - the first message's error if that message's ID is unusable,
-//   - what kept a handler from being tried or finished, such as an outage: nothing is charged,
+//   - the error that kept a handler from running or ending, such as an outage: nothing is charged,
 //   - envelope.ErrInterrupted if ctx ended or stopping was closed before all had ended.
 //
 // The running handler is cancelled when ctx ends, and is not waited for if it ignores that.

@@ -53,8 +53,8 @@ func (r *Runner) try(ctx context.Context, stopping <-chan struct{}, at partition
 // first.
 //
 // Once it has a slot, it checks stopping, ctx and the stuck calls again: while it waited, the call that had the slot
-// may have been given up as stuck. That call is recorded as left behind before it returns its slot, so the next owner
-// of the slot sees it. enter then returns the slot, because no waiter may hold one while a stuck call blocks it.
+// may have been given up as stuck. That call is recorded as stuck before it returns its slot, so the next owner of the
+// slot sees it. enter then returns the slot, because no waiter may hold one while a stuck call blocks it.
 func (r *Runner) enter(ctx context.Context, stopping <-chan struct{}, at partition) bool {
 	for r.stuck.await(ctx, stopping, at) {
 		select {
@@ -107,9 +107,9 @@ func (a *run) call(ctx context.Context, steps *attempt.Steps) error {
 	return a.Err
 }
 
-// ownCopy copies what a call may change in place. The handler owns its message, but other handlers get the same
-// message, and the raw record, which shares its memory, may have to be kept. A call that was given up as stuck may even
-// change the message while another call reads it.
+// ownCopy copies the values that a call may change in place. The handler owns its message, but other handlers get the
+// same message, and the raw record, which shares its memory, may have to be kept. A call that was given up as stuck may
+// even change the message while another call reads it.
 func ownCopy(d handler.Delivery) handler.Delivery {
 	d.Content, d.OrderingKey = bytes.Clone(d.Content), bytes.Clone(d.OrderingKey)
 	d.Properties.Attributes = maps.Clone(d.Properties.Attributes)

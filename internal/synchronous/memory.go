@@ -145,9 +145,9 @@ func (a *run) marking(m *Memory, asked idempotent.Run) *attempt.Steps {
 // next attempt would run beside this one.
 func (a *run) around(ctx context.Context, m *Memory, asked idempotent.Run) (duplicate bool, err error) {
 	var (
-		calls  sync.Mutex // held while the body runs
-		called bool
-		came   error = &attempt.Cut{Reason: fmt.Errorf("store %T called nothing and reported success", m.store)}
+		calls   sync.Mutex // held while the body runs
+		called  bool
+		bodyErr error = &attempt.Cut{Reason: fmt.Errorf("store %T called nothing and reported success", m.store)}
 	)
 	until, left := context.WithCancel(a.hard)
 	defer left()
@@ -159,8 +159,8 @@ func (a *run) around(ctx context.Context, m *Memory, asked idempotent.Run) (dupl
 		ctx, cancel := joined(ctx, until)
 		defer cancel()
 		called = true
-		if came = a.call(ctx, nil); came != nil {
-			return &failure{came}
+		if bodyErr = a.call(ctx, nil); bodyErr != nil {
+			return &failure{bodyErr}
 		}
 		a.Cause = nil // errors from here on are the store's, not the attempt's
 		return nil
@@ -172,10 +172,10 @@ func (a *run) around(ctx context.Context, m *Memory, asked idempotent.Run) (dupl
 	calls.Lock() // never unlocked, so that a later call of the body is refused
 	var failed *failure
 	switch {
-	case err == nil && duplicate && (!called || came == nil):
+	case err == nil && duplicate && (!called || bodyErr == nil):
 		return true, nil
 	case err == nil:
-		return false, came
+		return false, bodyErr
 	case errors.As(err, &failed) && !outsideFailure(err, idempotent.ErrLost):
 		return false, failed.reason
 	default: // the store failed, or the claim was lost and the handler's context cancelled for that
@@ -190,7 +190,7 @@ func joined(ctx, other context.Context) (context.Context, context.CancelFunc) {
 	return ctx, func() { unlink(); cancel(nil) }
 }
 
-// protected calls f and turns a panic of the store's own code into an error. Panics of the attempt are recovered before
+// protected calls f and turns a panic of the store's code into an error. Panics of the attempt are recovered before
 // they get here.
 func protected(s idempotent.Store, f func() (bool, error)) (duplicate bool, err error) {
 	defer func() {
@@ -207,8 +207,8 @@ type failure struct{ reason error }
 func (e *failure) Error() string { return e.reason.Error() }
 func (e *failure) Unwrap() error { return e.reason }
 
-// outsideFailure reports whether err contains target outside of a failure. The handler's own error may contain
-// anything, including the cause of its context's end, so it does not count.
+// outsideFailure reports whether err contains target outside of a failure. The handler's error may contain anything,
+// including the cause of its context's end, so it does not count.
 func outsideFailure(err, target error) bool {
 	if err == target {
 		return true

@@ -34,7 +34,7 @@ type Config struct {
 	Registry *registry.Registry
 	// DB is the database in which handlers get their sessions and transactions.
 	DB *gorm.DB
-	// Memories remember what the handlers of an Inline channel have processed.
+	// Memories remember the messages that the handlers of an Inline channel have processed.
 	Memories map[*handler.Handler]*Memory
 	// Paused reports whether operators have paused a handler; nil pauses none. The partition waits for a paused handler
 	// to be resumed (contract 5.13).
@@ -221,8 +221,8 @@ func (r *Runner) Deliver(ctx context.Context, stopping <-chan struct{}, received
 	}
 }
 
-// forget removes the tasks from the outage and from what fails. Their processing here has ended, which does not mean
-// that an outage they met is over.
+// forget removes the tasks from the outage and from the failing ones. Their processing here has ended, which does not
+// mean that an outage they met is over.
 func (r *Runner) forget(tasks []*task) {
 	for _, t := range tasks {
 		r.failing.forget(t)
@@ -235,7 +235,7 @@ func (r *Runner) forget(tasks []*task) {
 type task struct {
 	attempt.Attempt
 
-	// received is the message as it was delivered. Each call gets a copy of its own, and the ID by which the handler
+	// received is the message as it was delivered. Each call gets its own copy, and the ID by which the handler
 	// remembers the message is computed from received again for each attempt.
 	received handler.Delivery
 	cut      routine.Backoff // after attempts that charged nothing

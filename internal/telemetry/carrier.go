@@ -15,8 +15,8 @@ import (
 type carrier handler.Properties
 
 // maxContextBytes limits a value that a propagator gets, because the value is read at the accept and again at each
-// attempt. W3C's own limits are not higher: 8,192 bytes for baggage, 512 for a tracestate that every participant must
-// pass on.
+// attempt. W3C's limits are not higher: 8,192 bytes for baggage, 512 for a tracestate that every participant must pass
+// on.
 const maxContextBytes = 8 << 10
 
 // Get returns the first value of that name. A value that is too long counts as missing.
@@ -51,13 +51,12 @@ func (c carrier) Keys() []string {
 	return names
 }
 
-// traceContext is the propagator of an inbox without one of its own. We do not use the global propagator: applications
-// that serve HTTP usually make it read baggage, and then handlers would take a producer's baggage for the application's
-// own.
+// traceContext is the propagator of an inbox that sets none. We do not use the global propagator: applications that
+// serve HTTP usually make it read baggage, and then handlers would take a producer's baggage for the application's.
 var traceContext = propagation.TraceContext{}
 
-// produced returns ctx with what a message's producer has sent: its span, if its context is readable, and whatever else
-// the application's propagator reads. Malformed context counts as missing, and so does context on which that propagator
+// produced returns ctx with the producer's context from a message: its span, if readable, and all values that the
+// application's propagator reads. Malformed context counts as missing, and so does context on which that propagator
 // panics.
 func (i *Instruments) produced(
 	ctx context.Context, p handler.Properties,

@@ -41,7 +41,7 @@ const (
 	events
 )
 
-// Counters count what one inbox of this process has done since it was made. They are safe for concurrent use. They
+// Counters count the events of one inbox of this process since it was made. They are safe for concurrent use. They
 // start from zero in each process; the truth is in the database. The zero value counts, too, but distinguishes no
 // handlers and no channels.
 type Counters struct {
@@ -126,8 +126,8 @@ func (c *Counters) each(e Event, observe func(label string, n int64)) {
 	}
 }
 
-// By returns how many events of a kind each declared handler (by its first key) or channel has, whichever the event is
-// counted by. Events of undeclared ones, if any, are under Other.
+// By returns how many events of a kind each declared handler (by its first key) or channel has. The kind decides
+// whether events are counted by handler or by channel. Events of undeclared ones, if any, are under Other.
 func (c *Counters) By(e Event) map[string]int64 {
 	of := map[string]int64{}
 	c.each(e, func(label string, n int64) { of[label] = n })

@@ -1,6 +1,6 @@
 package telemetry
 
-// Names of the log's fields, one for each thing, for all packages that log (contract 12). Errors use zap's own "error".
+// Names of the log's fields, one for each thing, for all packages that log (contract 12). Errors use zap's "error".
 const (
 	// Who and where.
 	FieldInbox      = "inbox"

@@ -120,7 +120,7 @@ func (i *Instruments) observeCounters() error {
 		return err
 	}
 	// The callback must not keep more of the inbox reachable than this. It stays registered until the inbox is garbage,
-	// so that what is collected after the inbox's stop shows its last counts.
+	// so that a collection after the inbox's stop shows its last counts.
 	all, inbox := i.cfg.Counters, attrInbox.String(i.cfg.Inbox)
 	var err error
 	i.counts, err = i.meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {

@@ -32,11 +32,11 @@ var (
 		[]float64{0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600}}
 )
 
-// longBuckets are those of durations that a backlog, an outage or retries may prolong.
+// longBuckets are the buckets of durations that a backlog, an outage or retries may prolong.
 var longBuckets = []float64{0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600,
 	21600, 86400}
 
-// cleanupDeleted counts what runs of cleanup deleted.
+// cleanupDeleted counts the rows that cleanup deleted.
 var cleanupDeleted = instrument{name: "inbox.cleanup.deleted", unit: "{row}", description: "Rows that cleanup deleted."}
 
 // Gauges of the last sample, see Sample.
@@ -67,7 +67,7 @@ var (
 		description: "What each reason makes of the process: 0 healthy, 1 degraded, 2 unhealthy."}
 )
 
-// dimension is what a counter is broken down by.
+// dimension is the attribute that a counter is broken down by.
 type dimension int
 
 const (
@@ -128,7 +128,7 @@ var eventInstruments = [events]struct {
 }
 
 // Attributes of metrics and spans. Metrics only have attributes whose values the application declares or whose values
-// are few. What comes with a message (its ID, its type) is for spans only.
+// are few. A message's ID and type are for spans only.
 const (
 	attrInbox     = attribute.Key("inbox.name")
 	attrChannel   = attribute.Key("inbox.channel")
@@ -157,8 +157,7 @@ const (
 
 // Values of attributes.
 const (
-	// Other stands for a handler key or a channel that this process does not declare, and for an error without a class
-	// of its own.
+	// Other stands for a handler key or a channel that this process does not declare, and for an error without a class.
 	Other = "_OTHER"
 
 	systemKafka = "kafka"

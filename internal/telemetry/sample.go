@@ -25,11 +25,11 @@ type Sample struct {
 	// OldestRunning is when the oldest running call of each handler began, by handler key; zero if none runs. It does
 	// not need the database.
 	OldestRunning map[string]time.Time
-	// Health is what each reason makes of the process, by its code: 0 healthy, 1 degraded, 2 unhealthy.
+	// Health is the process's state for each reason alone, by its code: 0 healthy, 1 degraded, 2 unhealthy.
 	Health map[string]int
 }
 
-// HandlerSample is one handler's backlog, including that of its legacy keys.
+// HandlerSample is one handler's backlog, legacy keys included.
 type HandlerSample struct {
 	HandlerKey string
 	// Due, Waiting, Processing and Poisoned count its statuses up to a bound, see store.Backlog. Capped says that there

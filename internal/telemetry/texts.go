@@ -27,7 +27,7 @@ func text(s string) string {
 	return brief.Characters(s, maxText)
 }
 
-// stacked is an error whose text ends with a stack after an empty line, such as that of a handler's panic.
+// stacked is an error whose text ends with a stack after an empty line, such as the error of a handler's panic.
 type stacked interface{ Trace() []byte }
 
 // explain returns an error's text and, separately, the stack it carries. Both are redacted before they are cut. The

@@ -128,7 +128,7 @@ type Attempt struct {
 }
 
 // StartAttempt starts the span of a call of a handler with these messages. A call with one message continues the
-// producer's trace, or the accept's if the producer sent none. A call with several messages has a trace of its own. The
+// producer's trace, or the accept's if the producer sent none. A call with several messages begins a new trace. The
 // span links to the accepts of all messages, or to the producer of a message whose accept was not traced. Use the
 // returned context for the handler, so that its spans are children.
 func (i *Instruments) StartAttempt(

@@ -76,7 +76,7 @@ func (s *scanner) statement() []string {
 	return words
 }
 
-// createsBody reports whether a statement with these first words may have a body with statements of its own.
+// createsBody reports whether a statement with these first words may have a body of statements.
 func createsBody(words []string) bool {
 	return len(words) > 0 && words[0] == "CREATE" && slices.ContainsFunc(words[1:min(len(words), 4)], func(w string) bool {
 		return w == "TRIGGER" || w == "FUNCTION" || w == "PROCEDURE"

@@ -18,9 +18,9 @@ const (
 	Savepoint
 	// Release releases a savepoint and those set after it.
 	Release
-	// RollbackTo undoes what was done since a savepoint was set.
+	// RollbackTo undoes the statements since a savepoint was set.
 	RollbackTo
-	// Setting may set something for the rest of the transaction. What functions of the database do is not seen.
+	// Setting may set something for the rest of the transaction. Settings by functions of the database are not seen.
 	Setting
 )
 
@@ -29,7 +29,7 @@ type Control struct {
 	Kind Kind
 	// Words are the statement's first two words, joined by a space. They are in upper case unless quoted.
 	Words string
-	// Name is that of the savepoint, without quotes.
+	// Name is the savepoint's name, without quotes.
 	Name string
 }
 

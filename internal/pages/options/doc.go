@@ -1,3 +1,2 @@
-// Package options makes docs/options.md of the code: of the options' comments,
-// their defaults, and what they refuse.
+// Package options makes docs/options.md from the code: the options' comments, their defaults, and their limits.
 package options

@@ -87,8 +87,8 @@ type accepting interface {
 // Transacting runs work in a transaction and commits it unless work fails, as Database.Transaction does.
 type Transacting func(ctx context.Context, work func(gorm.ConnPool) error) error
 
-// AcceptRetrying accepts in a transaction of its own and retries if it collided with another one. last, if not nil,
-// runs at the end of each such transaction, and its error rolls the transaction back.
+// AcceptRetrying accepts in a new transaction and retries if it collided with another one. last, if not nil, runs at
+// the end of each such transaction, and its error rolls the transaction back.
 func AcceptRetrying(ctx context.Context, in Transacting, dialect accepting, batch store.AcceptBatch,
 	last func(gorm.ConnPool, []store.Accepted) error,
 ) ([]store.Accepted, error) {

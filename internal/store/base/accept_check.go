@@ -8,8 +8,9 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// checkBatch refuses what a column cannot hold before any statement does. Its error names the field. SQLite would store
-// anything, and with PostgreSQL's simple protocol a NUL causes an error that looks like a connection failure.
+// checkBatch refuses values that a column cannot hold, before any statement does. Its error names the field. SQLite
+// would store anything, and with PostgreSQL's simple protocol a NUL causes an error that looks like a connection
+// failure.
 func checkBatch(batch store.AcceptBatch) error {
 	check := func(what, text string, limit int) error {
 		if err := store.CheckText(text, limit); err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// noteClaims adds to the results what Claim would have returned for the statuses that were inserted claimed: those of
-// new messages that are not after first in the batch.
+// noteClaims adds to the results what Claim would have returned for the statuses that were inserted claimed: the
+// statuses of new messages up to first in the batch.
 func noteClaims(
 	results []store.Accepted, batch store.AcceptBatch, statuses [][]StatusRow, claimedAt time.Time, first int,
 ) {
@@ -46,8 +46,8 @@ func noteClaims(
 // firstVersion is the version of a newly inserted status.
 const firstVersion = 1
 
-// asStored returns the message as it will be read from its row. Each call returns a copy: handlers get bytes of their
-// own, which they and the caller of Accept may change.
+// asStored returns the message as it will be read from its row. Each call returns a copy, because handlers and the
+// caller of Accept may change their bytes.
 func asStored(m store.NewMessage, receivedAt time.Time) *models.Message {
 	copied := m.Message
 	copied.Content, copied.OrderingKey = Filled(bytes.Clone(m.Content)), bytes.Clone(m.OrderingKey)

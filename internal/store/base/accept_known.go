@@ -12,8 +12,8 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// judge compares the stored messages with those of the batch. It returns which statuses are missing and what is to be
-// rejected, and marks conflicts in results.
+// judge compares the stored messages with the batch's. It returns the missing statuses and the messages to reject, and
+// marks conflicts in results.
 func judge(ctx context.Context, pool gorm.ConnPool, dialect accepting, found []Known, batch store.AcceptBatch,
 	index map[Identity]int, statuses [][]StatusRow, results []store.Accepted,
 ) (missing []StatusRow, conflicts []models.RejectedMessage, err error) {
@@ -22,7 +22,7 @@ func judge(ctx context.Context, pool gorm.ConnPool, dialect accepting, found []K
 	for _, stored := range found {
 		i := index[stored.Identity]
 		setNumber(statuses[i], stored.Number)
-		for j := range statuses[i] { // the message that came again may have another size
+		for j := range statuses[i] { // the repeated message may have another size
 			statuses[i][j].MessageBytes = stored.MessageBytes
 		}
 		message, result := batch.Messages[i], &results[i]

@@ -18,8 +18,8 @@ var errConflict = errors.New("a message ID is known with another type, source or
 // RejectedRows holds the statements on one rejected message by its ID.
 type RejectedRows struct{ Load, Remove, Reason string }
 
-// LoadRejected implements Store.LoadRejected. It tells an empty key or value from a missing one by separate columns,
-// because drivers differ in how they return an empty blob.
+// LoadRejected implements Store.LoadRejected. It distinguishes an empty key or value from a missing one by separate
+// columns, because drivers differ in how they return an empty blob.
 func LoadRejected(ctx context.Context, d Database, rows RejectedRows, id string) (models.RejectedMessage, error) {
 	found, err := store.Query(ctx, d.Pool(ctx), d.Text(rows.Load), scanRejected, id)
 	if err == nil && len(found) == 0 {

@@ -36,7 +36,7 @@ type Candidate struct {
 	Expired bool
 }
 
-// Walked returns what a walk found in one batch.
+// Walked returns the result of one batch of a walk.
 func Walked(r store.CleanupRequest, candidates []Candidate) store.ExpiredBatch {
 	found := store.ExpiredBatch{Next: r.After, Done: len(candidates) < r.Limit}
 	for _, c := range candidates {
@@ -108,7 +108,7 @@ func Assemble(
 	return found
 }
 
-// Deletions returns what is to be deleted: the numbers of whole messages, and statuses.
+// Deletions returns the rows to delete: the numbers of whole messages, and statuses.
 func Deletions(expired []store.ExpiredMessage) (whole []int64, statuses []models.HandlerStatus) {
 	whole = []int64{} // nil would be NULL
 	for _, e := range expired {

@@ -1,4 +1,4 @@
-// Package base has what the stores of all dialects have in common: how table names get into a statement, the algorithm
+// Package base has the common parts of the stores of all dialects: how table names get into a statement, the algorithm
 // of accepting, and the scanning of rows. Only the dialects use it.
 package base
 
@@ -76,7 +76,7 @@ func (d Database) namesIn(schema string) *names {
 		"{markers}", columns.Quote(naming.Markers()),
 		"{audit}", columns.Quote(naming.Audit()),
 		"{meta}", columns.Quote(naming.Meta()),
-		// Each table has its own channel, whatever schema or search path it is reached by.
+		// Each table has its own channel, under any schema or search path.
 		"{channel}", "('inbox_' || '"+columns.Quote(naming.HandlerStatuses())+"'::regclass::oid)",
 		"{latest}", d.latest,
 	)}
@@ -109,16 +109,16 @@ func (d Database) Text(statement string) string {
 }
 
 // TextWithin is Text with a number of rows for {most}.
-func (d Database) TextWithin(statement string, most int) string {
+func (d Database) TextWithin(statement string, limit int) string {
 	type bounded struct {
 		statement string
-		most      int
+		limit     int
 	}
-	key, n := bounded{statement, most}, d.names.Load()
+	key, n := bounded{statement, limit}, d.names.Load()
 	if text, ok := n.texts.Load(key); ok {
 		return text.(string)
 	}
-	text := strings.ReplaceAll(n.Replace(statement), "{most}", strconv.Itoa(most))
+	text := strings.ReplaceAll(n.Replace(statement), "{most}", strconv.Itoa(limit))
 	n.texts.Store(key, text)
 	return text
 }
@@ -128,7 +128,7 @@ func (d Database) Pool(ctx context.Context) gorm.ConnPool {
 	return d.Singles.Pool(ctx)
 }
 
-// Transaction commits what work did, unless work fails or panics. MayBeCommitted classifies its errors.
+// Transaction commits work's writes, unless work fails or panics. MayBeCommitted classifies its errors.
 func (d Database) Transaction(ctx context.Context, work func(gorm.ConnPool) error) error {
 	worked := false
 	err := pgxtx.Session(d.DB.WithContext(ctx), pgxtx.ByDeadline).Transaction(func(tx *gorm.DB) error {

@@ -96,18 +96,18 @@ func ScanLaneOf(name int64) func(*sql.Rows, *store.Lane) error {
 	}
 }
 
-// StrayWindow is how many rows of each lane name StrayLanes reads. Rows of one name belong to one handler, before and
-// after its renames.
-const StrayWindow = 200
+// SplitLaneWindow is how many rows of each lane name KeysWithSplitLanes reads. Rows of one name belong to one handler,
+// before and after its renames.
+const SplitLaneWindow = 200
 
-// straying is what StrayLanes needs from a dialect.
-type straying interface {
+// laneLister is what KeysWithSplitLanes needs from a dialect.
+type laneLister interface {
 	LaneHandlers(ctx context.Context) ([]int64, error)
 	LaneHandlerKeys(ctx context.Context, name int64, limit int) ([]string, error)
 }
 
-// StrayLanes implements Store.StrayLanes.
-func StrayLanes(ctx context.Context, dialect straying, rules map[string]store.LaneRule) ([]string, error) {
+// KeysWithSplitLanes implements Store.KeysWithSplitLanes.
+func KeysWithSplitLanes(ctx context.Context, dialect laneLister, rules map[string]store.LaneRule) ([]string, error) {
 	if len(rules) == 0 {
 		return nil, nil
 	}
@@ -115,17 +115,17 @@ func StrayLanes(ctx context.Context, dialect straying, rules map[string]store.La
 	if err != nil {
 		return nil, Doing("find the names of lanes", err)
 	}
-	var stray []string
+	var split []string
 	for _, name := range names {
-		keys, err := dialect.LaneHandlerKeys(ctx, name, StrayWindow)
+		keys, err := dialect.LaneHandlerKeys(ctx, name, SplitLaneWindow)
 		if err != nil {
 			return nil, Doing("find the handler keys of lanes", err)
 		}
 		for _, key := range keys {
 			if rule, ordered := rules[key]; ordered && !slices.Contains(rule.Handlers, name) {
-				stray = append(stray, key)
+				split = append(split, key)
 			}
 		}
 	}
-	return Distinct(stray), nil
+	return Distinct(split), nil
 }

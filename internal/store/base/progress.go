@@ -10,7 +10,7 @@ import (
 // PartitionColumns are the columns that ScanPartition scans.
 const PartitionColumns = `channel, group_id, topic, "partition", inline, caught_up_at, declared_at, undeclared_for, counted_at`
 
-// ScanPartition scans what a partition has caught up to.
+// ScanPartition scans a partition's progress.
 func ScanPartition(rows *sql.Rows, p *models.Partition) error {
 	var caughtUp, declared, counted store.Stamp
 	err := rows.Scan(&p.Channel, &p.GroupID, &p.Topic, &p.Partition, &p.Inline, &caughtUp, &declared, &p.UndeclaredFor,

@@ -29,9 +29,9 @@ func conflict(rejection models.RejectedMessage, stored Known, contentDiffers boo
 	return rejection
 }
 
-// prepareRejected returns rows that no column refuses: what is rejected already must not fail again. They are sorted by
-// their coordinates, so that concurrent accepts of the same records wait for each other instead of deadlocking. Of rows
-// with the same coordinates only the first is returned.
+// prepareRejected returns rows that no column refuses: a rejected record must not fail again. They are sorted by their
+// coordinates, so that concurrent accepts of the same records wait for each other instead of deadlocking. Of rows with
+// the same coordinates only the first is returned.
 func prepareRejected(rejected []models.RejectedMessage, now time.Time) ([]models.RejectedMessage, error) {
 	rows := make([]models.RejectedMessage, len(rejected))
 	for i, row := range rejected {
@@ -67,7 +67,7 @@ func KeepGap(ctx context.Context, d Database, statement string, g models.Gap, fo
 	return added == 1, Doing("keep gap", err)
 }
 
-// Requests holds the statements on what operators requested for halted partitions. All use the primary key.
+// Requests holds the statements on operators' requests for halted partitions. All use the primary key.
 type Requests struct{ List, Delete, KeepGap string }
 
 // maxRequests bounds a list of requests.
@@ -89,8 +89,8 @@ func ScanPartitionRequest(rows *sql.Rows, r *models.PartitionRequest) error {
 	return err
 }
 
-// CarryOut implements Store.CarryOut. It deletes the request first, so that of two consumers that carry it out at once
-// the second waits for the first and then finds it gone.
+// CarryOut implements Store.CarryOut. It deletes the request first, so that if two consumers carry it out at once, the
+// second waits for the first and then finds it gone.
 func CarryOut(ctx context.Context, d Database, in Transacting, dialect accepting, statements Requests,
 	r models.PartitionRequest, rejected *models.RejectedMessage, gap *models.Gap, foundAt func(time.Time) any,
 ) (done bool, err error) {

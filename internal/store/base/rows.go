@@ -28,7 +28,7 @@ func Sanitized(text *string) *string {
 }
 
 // Failure returns a settlement's error text as its row stores it, and the fingerprint of that text. Both are nil if the
-// row keeps what it has.
+// row keeps its values.
 func Failure(s store.Settlement) (text, named *string) {
 	if text = Sanitized(s.LastError); text == nil {
 		return nil, nil

@@ -29,7 +29,7 @@ func HealthJSON(w store.Worker) string { return cmp.Or(w.Health, "[]") }
 // ConsumersJSON returns the state of a worker's consumers. It is never empty.
 func ConsumersJSON(w store.Worker) string { return cmp.Or(w.Consumers, "[]") }
 
-// ParseHandlerKeys decodes what HandlerKeysJSON has encoded. The keys are sorted. A JSON array has keys without
+// ParseHandlerKeys decodes the result of HandlerKeysJSON. The keys are sorted. A JSON array has keys without
 // namespaces. Any other text has no keys and is no error: one worker's row must stop neither the recovery of the
 // others' claims nor the samples.
 func ParseHandlerKeys(text string, w *store.WorkerState) {
@@ -38,7 +38,7 @@ func ParseHandlerKeys(text string, w *store.WorkerState) {
 	if json.Unmarshal([]byte(text), &namespaces) == nil {
 		keys = slices.Collect(maps.Keys(namespaces))
 	} else {
-		namespaces = nil // an error leaves what was decoded before it
+		namespaces = nil // after an error it holds a part of the list
 		if json.Unmarshal([]byte(text), &keys) != nil {
 			keys = nil
 		}

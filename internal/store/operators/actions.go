@@ -12,12 +12,12 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// retry uses the index on open statuses. An operator's machine may be ahead of the database's clock, which limits the
-// time (see atSQL in the PostgreSQL store): otherwise nothing would run until then. The status is due from now on and
-// not since it was accepted, so that thousands of retried ones do not come before everything newer. Only a manual
-// deletion of the message, and the mark that a copy is published, change a poisoned row meanwhile. A row that another
+// retry uses the index on open statuses. The time is limited by the database's clock (see atSQL in the PostgreSQL
+// store): if an operator's machine is ahead of it, nothing would run until then. The status is due from now on and not
+// since it was accepted, so that thousands of retried ones do not come before everything newer. Until its retry, only a
+// manual deletion of the message, and the mark that a copy is published, change a poisoned row. A row that another
 // operator has retried or discarded is no longer poisoned, and has another version if it is poisoned again. A failing
-// row may be claimed meanwhile, and then is not changed.
+// row may be claimed first, and then is not changed.
 const retry = `
 UPDATE {statuses} AS s SET error_count = 0, abandoned_count = 0, interrupted_count = 0, requeued_count = s.requeued_count + 1, is_poisoned = false, published_at = NULL, next_attempt_at = {at},
 	poisoned_at = NULL, attempts = {attempts with a retry}, ` + unclaimed + `
@@ -25,8 +25,8 @@ FROM {refs} AS c
 WHERE ` + isRef + ` AND (s.is_poisoned OR NOT s.is_waiting AND s.processing_started_at IS NULL AND s.last_error IS NOT NULL AND s.error_count + s.abandoned_count + s.interrupted_count > 0)
 RETURNING {changed}`
 
-// discard uses the index on open statuses, see retry. A row that is claimed meanwhile is not changed: its handler runs,
-// and its lane must not go on beside it.
+// discard uses the index on open statuses, see retry. A row that is claimed first is not changed: its handler runs, and
+// its lane must not continue beside it.
 const discard = `
 UPDATE {statuses} AS s SET completed_at = {at}, outcome = 'discarded', abandoned_count = 0, interrupted_count = 0, is_poisoned = false, next_attempt_at = NULL, ` + unclaimed + `
 FROM {refs} AS c

@@ -61,10 +61,10 @@ func (q Queries) LockMessages(ctx context.Context, pool gorm.ConnPool, numbers [
 	return query(ctx, q, pool, lockUnhandled, store.Value[int64], of)
 }
 
-// addStatuses finds what a message has, and conflicts, by the statuses' primary key. It is a statement of its own after
-// the lock, so that it sees what an accept that held the lock before has added. A row gets the earliest sequence that
-// its message has: only that of another handler's row shows when the message was accepted, since numbers do not follow
-// the order of one accept. A message without any row is about to be cleaned up.
+// addStatuses finds a message's rows, and conflicts, by the statuses' primary key. It is a separate statement after the
+// lock, so that it sees the rows of an accept that held the lock before. A row gets the earliest sequence of its
+// message: only another handler's row shows when the message was accepted, since numbers do not follow the order of one
+// accept. A message without any row is about to be cleaned up.
 const addStatuses = `
 INSERT INTO {statuses} (id, message_number, message_id, handler_key, sequence, message_bytes, created_at, lane_handler, lane_key)
 SELECT m.id, m.number, m.message_id, $4, (SELECT min(s.sequence) FROM {statuses} s WHERE s.message_number = m.number),

@@ -12,7 +12,7 @@ import (
 )
 
 // countOpen counts the open statuses of handler keys, up to $3 of each kind and key. It reads rows only of those that
-// are due by $2, oldest due first; these include what is processing, which was due before. Everything else is counted
+// are due by $2, oldest due first; these include the processing ones, which were due before. Everything else is counted
 // in the indexes on due, waiting and poisoned rows. PostgreSQL reads no rows for an index with an expression only if
 // the statement names just its columns: so the due index is walked in the order of the key, as a range of one key
 // because a constant has no order.
@@ -119,9 +119,9 @@ func groups(of []store.FailureGroup) (string, error) {
 }
 
 // countGroups uses the index on failures and reads the newest $2 statuses of each group before an ID. It is
-// MATERIALIZED because a planner repeats the condition in each aggregate otherwise. What is shown of a group is read by
-// the index on open statuses. Times are not compared again: our own form is compared exactly here, other forms on
-// SQLite to the second.
+// MATERIALIZED because a planner repeats the condition in each aggregate otherwise. The columns of a group that are
+// shown are read by the index on open statuses. Times are not compared again: our own form is compared exactly here,
+// other forms on SQLite to the second.
 const countGroups = `
 WITH groups AS (SELECT {0} AS handler_key, {1} AS fingerprint, {2 as ID} AS before FROM {list}),
 found AS MATERIALIZED (

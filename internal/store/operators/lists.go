@@ -96,8 +96,9 @@ const (
 		{/each}`
 )
 
-// listDue and countInDue use the due index, latest due first, in two ranges: what is due at the same time as the row
-// before, and what is due earlier, up to $3 rows of each. On SQLite a single condition would be a filter and no range.
+// listDue and countInDue use the due index, latest due first, in two ranges: rows that are due at the same time as the
+// row before, and rows that are due earlier, up to $3 of each. On SQLite a single condition would be a filter and no
+// range.
 const (
 	listDue    = ofKeys + dueRows + keysFound
 	countInDue = countOfKeys + dueRows + keysCounted
@@ -189,8 +190,8 @@ func (q Queries) CountStatuses(ctx context.Context, pool gorm.ConnPool, scan sto
 	return looked, matching, err
 }
 
-// messageUse returns what a statement reads of the messages: nothing, what is shown of the statuses found, or what
-// decides which are found.
+// messageUse returns how a statement reads the messages: not at all, to show the found statuses, or to decide which are
+// found.
 func messageUse(scan store.StatusScan) int {
 	switch {
 	case scan.ComparesMessage:

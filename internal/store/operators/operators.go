@@ -1,4 +1,4 @@
-// Package operators has the queries and actions of operators, for package ops: what store.Operators declares, for all
+// Package operators has the queries and actions of operators, for package ops. It implements store.Operators for all
 // dialects whose SQL has the same structure. A dialect gives the Form in which its SQL differs, and may replace any
 // method.
 package operators

@@ -18,15 +18,15 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// acceptNewSQL inserts what is new, with its statuses, in one statement. That is the usual case. acceptClaimedSQL does
-// the same for local dispatch: it claims statuses as it inserts them.
+// acceptNewSQL inserts the new messages, with their statuses, in one statement. That is the usual case.
+// acceptClaimedSQL does the same for local dispatch: it claims statuses as it inserts them.
 var acceptNewSQL, acceptClaimedSQL = acceptSQL(false), acceptSQL(true)
 
 // acceptSQL returns one of the two statements.
 //
-// messages_pkey decides what is new. It is the only index whose order is that of the producers' IDs: the foreign key
-// finds the message by its number. The statuses' sequence follows their position, because PostgreSQL evaluates an
-// identity after the ORDER BY.
+// messages_pkey decides which messages are new. It is the only index that is in the order of the producers' IDs: the
+// foreign key finds the message by its number. The statuses' sequence follows their position, because PostgreSQL
+// evaluates an identity after the ORDER BY.
 //
 // The contents come as one value that the statement cuts. In an array, each of them would be copied four more times.
 // They are the last parameter: after them, the driver's buffer would have grown by their size, and would be copied for
@@ -39,9 +39,9 @@ var acceptNewSQL, acceptClaimedSQL = acceptSQL(false), acceptSQL(true)
 //
 // A claim reads the worker's row by workers_pkey: see claimsSharedSQL.
 //
-// Only one row of the result has numbers: those of all new messages, in the order of the parameters, which is that of
-// UTF-8. It also has how many they are and, if statuses were claimed, when they were created. Usually all messages are
-// new, and there are no more rows. Otherwise each new one has a row.
+// Only one row of the result has numbers: the numbers of all new messages, in the order of the parameters, which is
+// UTF-8's. It also has how many they are and, if statuses were claimed, when they were created. Usually all messages
+// are new, and there are no more rows. Otherwise each new one has a row.
 func acceptSQL(claims bool) string {
 	worker, columns, values, join, claimedAt, contents := "", "", "", "", "NULL::timestamptz", "$18"
 	if claims {
@@ -94,8 +94,8 @@ JOIN {messages} m ON m.id = k.id AND m.namespace = k.namespace
 ORDER BY k.position
 FOR NO KEY UPDATE OF m`
 
-// acceptKeysSQL reads the statuses of known messages by handler_statuses_pkey. It is a statement of its own after the
-// lock, so that its snapshot shows what the accept that held the lock before has added. LATERAL, kept by OFFSET, forces
+// acceptKeysSQL reads the statuses of known messages by handler_statuses_pkey. It is a separate statement after the
+// lock, so that its snapshot shows the rows of the accept that held the lock before. LATERAL, kept by OFFSET, forces
 // the index: with a list of numbers the planner might scan a table that has no statistics. For the sub-selects, see
 // completionsSQL.
 const acceptKeysSQL = `

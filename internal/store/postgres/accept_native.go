@@ -138,8 +138,8 @@ func execPrepared(
 	return rows.Err()
 }
 
-// encode encodes the parameters one after the other into memory, and returns that as well. pgx's own builder begins
-// with a few bytes for each statement, and copies what it has as often as that grows.
+// encode encodes the parameters one after the other into memory, and returns that as well. pgx's builder begins with a
+// few bytes for each statement, and copies them each time it grows.
 func encode(
 	types *pgtype.Map, oids []uint32, args []any, memory []byte,
 ) (values [][]byte, formats []int16, encoded []byte, err error) {

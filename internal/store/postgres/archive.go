@@ -36,8 +36,8 @@ USING unnest((SELECT $1::bigint[]), (SELECT $2::text[]), (SELECT $3::bigint[]), 
 WHERE s.message_number = a.number AND s.handler_key = a.handler_key AND s.version = a.version AND s.id = a.id AND s.completed_at IS NOT NULL`
 
 // deleteMessagesSQL finds messages by the unique index on their numbers, and their statuses by handler_statuses_pkey,
-// which also serves the cascade. That has nothing left to delete. The statement's snapshot is younger than the locks,
-// so it shows whatever an accept has added.
+// which also serves the cascade. The cascade has nothing left to delete. The statement's snapshot is younger than the
+// locks, so it shows all rows that an accept has added.
 const deleteMessagesSQL = `
 DELETE FROM {messages} m WHERE m.number = ANY ($1::bigint[])
 	AND NOT EXISTS (SELECT FROM {statuses} s WHERE s.message_number = m.number OFFSET 0)`
@@ -62,7 +62,8 @@ func (p *Store) LoadExpired(
 	return base.Assemble(req, numbers, messages, statuses), len(numbers), nil
 }
 
-// DeleteExpired works like Cleanup: it takes locks first, and its later snapshots show what was added before them.
+// DeleteExpired works like Cleanup: it takes locks first, and its later snapshots show the rows that were added before
+// them.
 func (p *Store) DeleteExpired(ctx context.Context, expired []store.ExpiredMessage) (store.CleanupResult, error) {
 	var result store.CleanupResult
 	err := p.withoutJIT(ctx, func(pool gorm.ConnPool) error {

@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// array is a list as a parameter. pgx allocates for each element of a slice, but not for what is pointed to. The server
-// reads it in binary, which costs it less than the elements as text.
+// array is a list as a parameter. pgx allocates for each element of a slice, but not for the value of a pointer. The
+// server reads it in binary, which costs it less than the elements as text.
 type array[E any] []E
 
 // Dimensions, Index and IndexType implement pgtype.ArrayGetter.

@@ -10,8 +10,8 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// addAuditSQL inserts unconditionally. The stored role is the one that the session has logged in as, whatever role it
-// has taken since, and whatever actor it names.
+// addAuditSQL inserts unconditionally. The stored role is the one that the session has logged in as. Neither a role
+// that it has taken since nor the actor changes that.
 const addAuditSQL = `
 INSERT INTO {audit} (id, actor, action, target, detail, occurred_at, database_role)
 VALUES ($1::text::uuid, $2, $3, $4, $5, $6::timestamptz, session_user)`

@@ -9,14 +9,14 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// claimSQL is the claim of a worker without ordered handlers. claimLanesSQL is that with ordered handlers, and
-// claimManualSQL that without a worker: keep them alike.
+// claimSQL is the claim of a worker without ordered handlers. claimLanesSQL is the claim with ordered handlers,
+// claimManualSQL the claim without a worker: keep them alike.
 //
 // It reads the due index, per key from its oldest due row. It never reads another key's backlog nor rows that are due
-// in the future. It updates the rows by their place (a TID scan), whatever number of rows the planner expects: this
-// very statement has locked them, so they cannot move. A row that changed between this statement's snapshot and its
-// lock has moved to another place, which the snapshot does not show. It stays unclaimed until the next claim. Messages
-// are read by the unique index on their numbers, which ascend as the rows do.
+// in the future. It updates the rows by their place (a TID scan), even if the planner expects many rows: this very
+// statement has locked them, so they cannot move. A row that changed between this statement's snapshot and its lock has
+// moved to another place, which the snapshot does not show. It stays unclaimed until the next claim. Messages are read
+// by the unique index on their numbers, which ascend as the rows do.
 //
 // See claimsSharedSQL for why it is not enough to read the worker's row.
 const claimSQL = `
@@ -49,24 +49,24 @@ const withinBytesSQL = `
 	WHERE b.position <= k.at_least OR b.before < k.bytes`
 
 // fewKeysSQL is always true. The planner takes it for rarely true, and so expects one key where it would expect ten. It
-// multiplies what a key costs by their number, and PostgreSQL compiles (jit) what seems to cost a lot, which takes
-// longer than the claim.
+// multiplies the cost of a key by their number, and PostgreSQL compiles (jit) a statement that seems expensive, which
+// takes longer than the claim.
 const fewKeysSQL = `CASE WHEN k.handler_key IS NULL THEN 1 ELSE 0 END = 0`
 
 // fewNamesSQL is fewKeysSQL for a handler's names.
 const fewNamesSQL = `CASE WHEN n.lane_handler IS NULL THEN 1 ELSE 0 END = 0`
 
-// dueOfKeySQL finds and locks the due rows of one key. A new status is due whatever the time, while a retry is due by
-// the claimer's clock, which follows the database's unless it is a test's. To make both one range of the index, the
-// range reaches up to the later of the two clocks. New statuses are never after the database's clock. Retries that are
-// not due yet by the claimer's are filtered out.
+// dueOfKeySQL finds and locks the due rows of one key. A new status is due at any time, while a retry is due by the
+// claimer's clock, which follows the database's unless it is a test's. To make both one range of the index, the range
+// reaches up to the later of the two clocks. New statuses are never after the database's clock. Retries that are not
+// due yet by the claimer's are filtered out.
 //
 // Claimed rows stay in the index until they are completed, and every claim that begins at the longest due row walks
-// over those of all workers. Rows that another claim is just claiming are worse. To find out costs as much as to claim
-// them, and if their claim was committed after our snapshot, we would lock them and write that to the log. So a claim
-// of a backlog begins where the last one ended, and takes only rows whose xmax is zero: these were not locked or
-// changed since they were written. A row whose lock has ended keeps its xmax, so that claims without after_due, which
-// take any row, must come in between.
+// over the claimed rows of all workers. Rows that another claim is just claiming are worse. To check them costs as much
+// as to claim them, and if their claim was committed after our snapshot, we would lock them and write that to the log.
+// So a claim of a backlog begins where the last one ended, and takes only rows whose xmax is zero: these were not
+// locked or changed since they were written. A row whose lock has ended keeps its xmax, so that claims without
+// after_due, which take any row, must come in between.
 //
 // For the two limits, see bounded. Rows are locked one by one, until the outer limit has its rows.
 const dueOfKeySQL = `

@@ -8,10 +8,10 @@ import (
 )
 
 // claimLanesSQL is the claim for requests in which some handlers are ordered. "plain" does what claimSQL does, "heads"
-// does the same for keys with lanes, and "passed" is what heads passed over.
+// does the same for keys with lanes, and "passed" has the rows that heads passed over.
 //
 // Heads reads a window of the key's due rows by the due index. It judges the first row of each lane in the window by
-// the index on lanes. It locks by place those rows that are first in their whole lane, and stops as soon as it has
+// the index on lanes. It locks by place the rows that are first in their whole lane, and stops as soon as it has
 // enough. Most claims find enough in the near part of the window, and the far part is not read. Nothing is locked
 // before it is judged: another claimer takes the next row instead of waiting. A row that changed after it was judged
 // has another version and place, and is left alone. NOT EXISTS stays inside OR on purpose: by itself it could be
@@ -19,7 +19,7 @@ import (
 //
 // Each lane is judged once and not once per row of the window. A lookup in the index on lanes begins at the front of
 // the lane, where the completed rows were. As long as some transaction in the database is older than their completion
-// (that of a dump, for hours), each lookup passes all of these rows.
+// (for hours, if it is a dump's), each lookup passes all of these rows.
 //
 // Two claimers can judge by different snapshots. Without SkipPoisoned both snapshots have the same first row of the
 // lane, and its lock decides. With SkipPoisoned this can happen:
@@ -31,7 +31,7 @@ import (
 //     and fails.
 //  4. It is retried, and the next snapshot shows the first claim.
 //
-// Rows that were passed over stay in the due index while they are no more than what may be claimed: they cost one
+// Rows that were passed over stay in the due index while there are no more of them than may be claimed: they cost one
 // lookup each. If there are more, they are marked as waiting, and no claim reads them any more until AdvanceLanes
 // releases them.
 const claimLanesSQL = `
@@ -96,8 +96,8 @@ FROM (
 ) c LEFT JOIN {messages} m ON m.number = c.message_number`
 
 // windowSQL reads the due index as far as part.reach. Which row leads its lane within the window is known without
-// another read of the table: the other rows of the lane in the window come after it, whatever else is in the lane. All
-// names of the handler count as one lane. For the two limits, see bounded.
+// another read of the table: the other rows of the lane in the window come after it, even if the lane has more rows.
+// All names of the handler count as one lane. For the two limits, see bounded.
 const windowSQL = `
 			SELECT d.*, lane_key IS NULL OR 1 = row_number() OVER (
 				PARTITION BY lane_key, CASE WHEN lane_handler = ANY (k.names) THEN NULL ELSE lane_handler END ORDER BY sequence, id
@@ -123,9 +123,9 @@ const lockSeenSQL = `
 // It uses the index on lanes and the index on claimed lanes. k.poisoned is always true. With a literal instead, the
 // planner would choose the index on poisoned rows while they are few, and they need not stay few.
 //
-// The form of each lookup forces its index, whatever the statistics say. For EXISTS in a table of which nearly all is
-// one lane, the planner expects to meet a row of the lane at once, and would read the table from its beginning. To find
-// a lane's first row, or to count its claimed rows, all of the table would have to be read.
+// The form of each lookup forces its index, under any statistics. For EXISTS in a table of which nearly all is one
+// lane, the planner expects to meet a row of the lane at once, and would read the table from its beginning. To find a
+// lane's first row, or to count its claimed rows, all of the table would have to be read.
 const headSQL = `(w.lane_key IS NULL OR w.leads AND NOT (
 			EXISTS (
 				SELECT FROM unnest(` + namesSQL + `) AS n(lane_handler)
@@ -149,7 +149,7 @@ const headSQL = `(w.lane_key IS NULL OR w.leads AND NOT (
 			)
 		))`
 
-// namesSQL are the names under which row w's lane may have rows: the handler's, and the row's own.
+// namesSQL are the names under which row w's lane may have rows: the handler's names, and the row's.
 const namesSQL = `CASE WHEN w.lane_handler = ANY (k.names) THEN k.names ELSE k.names || w.lane_handler END`
 
 func (p *Store) claimLanes(ctx context.Context, req store.ClaimRequest) (store.Claimed, error) {
@@ -202,8 +202,8 @@ func (p *Store) claimLanes(ctx context.Context, req store.ClaimRequest) (store.C
 		}
 		result.Claims = append(result.Claims, row)
 	}
-	// What preceded the marked rows may have ended since the statement's snapshot, and the transaction that ended it
-	// may have checked the lane before the marks were visible.
+	// The row before a marked row may have ended since the statement's snapshot, and the transaction that ended it may
+	// have checked the lane before the marks were visible.
 	free, err := p.AdvanceLanes(ctx, requests, req.Now)
 	result.LanesErr = err
 	result.More = append(result.More, base.Ended(req.Limits, result.Claims)...)

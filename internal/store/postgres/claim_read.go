@@ -53,7 +53,7 @@ func readNative(
 		if err := rows.Scan(targets...); err != nil {
 			return err
 		}
-		if len(claims) == fewClaims { // a claim that finds so many usually finds what it asks for
+		if len(claims) == fewClaims { // a claim that finds so many usually finds as many as it asks for
 			claims = slices.Grow(claims, max(most-fewClaims, 0))
 		}
 		claims = append(claims, row.claim())
@@ -62,7 +62,7 @@ func readNative(
 	return claims, err
 }
 
-// claimRow is what the rows of a claim are read into, one after the other. Equal values of consecutive rows share one
+// claimRow is the buffer for the rows of a claim, one after the other. Equal values of consecutive rows share one
 // string.
 type claimRow struct {
 	id                                                                      pgtype.UUID
@@ -113,7 +113,7 @@ func (r *claimRow) claim() store.Claim {
 	return c
 }
 
-// repeated is a text column whose value is usually that of the row before. NULL becomes empty.
+// repeated is a text column whose value usually equals the previous row's. NULL becomes empty.
 type repeated struct{ text string }
 
 // ScanBytes implements pgtype.BytesScanner.

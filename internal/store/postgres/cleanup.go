@@ -30,8 +30,8 @@ FROM walked w CROSS JOIN LATERAL (
 ) found
 ORDER BY w.received_at, w.number`
 
-// cleanupLockSQL uses the unique index on the messages' numbers. It skips what an accept or another cleanup has locked.
-// The next run comes back to that.
+// cleanupLockSQL uses the unique index on the messages' numbers. It skips rows that an accept or another cleanup has
+// locked. The next run comes back to that.
 const cleanupLockSQL = `
 SELECT number FROM {messages} WHERE number = ANY ($1::bigint[]) FOR UPDATE SKIP LOCKED`
 
@@ -109,8 +109,8 @@ func ownCutoffs(r store.CleanupRequest) ([]string, []time.Time) {
 //     statuses again. The cascade deletes the new status.
 //
 // Here the locks are taken first, and messages that an accept holds are skipped. From then on every accept of these
-// messages waits for this transaction. Whatever an accept added before is committed, so the next statement's snapshot
-// shows it.
+// messages waits for this transaction. All rows that an accept added before are committed, so the next statement's
+// snapshot shows them.
 func (p *Store) Cleanup(ctx context.Context, req store.CleanupRequest) (store.CleanupResult, error) {
 	found, err := p.Expired(ctx, req)
 	if err != nil {

@@ -115,8 +115,8 @@ func TestPostgresHundredThousandRowsInOneLane(t *testing.T) {
 		"inbox_handler_statuses_waiting_lane")
 	check("waiting lane handlers", base.WaitingLaneHandlersSQL, nil, 10, 50, "inbox_handler_statuses_waiting_lane")
 	check("names of lanes", base.LaneHandlersSQL, nil, 10, 50, "inbox_handler_statuses_lane\n")
-	check("handler keys of lanes", base.LaneHandlerKeysSQL, []any{mail, base.StrayWindow}, base.StrayWindow,
-		2*base.StrayWindow, "inbox_handler_statuses_lane")
+	check("handler keys of lanes", base.LaneHandlerKeysSQL, []any{mail, base.SplitLaneWindow}, base.SplitLaneWindow,
+		2*base.SplitLaneWindow, "inbox_handler_statuses_lane")
 	// Each released row is written to every index, which may search for free space: mostly 2,100
 	// pages, once 5,136. The whole lane would be 100,000.
 	check("release waiting rows", releaseWaitingSQL, []any{[]string{"mail", "plain"}, 100}, 400, 10_000,

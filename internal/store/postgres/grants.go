@@ -21,8 +21,8 @@ type Roles struct {
 	Reader string
 }
 
-// privileges are what each role needs on a table. To lock rows, PostgreSQL requires the right to update at least one
-// column. For messages and gaps, which never change, it is a column that decides nothing.
+// privileges are the rights that each role needs on a table. To lock rows, PostgreSQL requires the right to update at
+// least one column. For messages and gaps, which never change, it is a column that decides nothing.
 type privileges struct {
 	table                         string
 	application, operator, reader string
@@ -51,8 +51,8 @@ func privilegesOn(n models.Naming) []privileges {
 	}
 }
 
-// Grants returns a PostgreSQL script that gives roles what they need on the tables of naming and revokes everything
-// else from them. The roles and the tables must exist.
+// Grants returns a PostgreSQL script that gives roles the rights that they need on the tables of naming and revokes all
+// others from them. The roles and the tables must exist.
 func Grants(naming models.Naming, roles Roles) (string, error) {
 	if err := naming.Validate(); err != nil {
 		return "", err

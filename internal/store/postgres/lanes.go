@@ -146,8 +146,8 @@ func (p *Store) ReleaseWaiting(ctx context.Context, handlerKeys []string, limit 
 	return released, base.Doing("release waiting statuses", err)
 }
 
-func (p *Store) StrayLanes(ctx context.Context, rules map[string]store.LaneRule) ([]string, error) {
-	return base.StrayLanes(ctx, p, rules)
+func (p *Store) KeysWithSplitLanes(ctx context.Context, rules map[string]store.LaneRule) ([]string, error) {
+	return base.KeysWithSplitLanes(ctx, p, rules)
 }
 
 func (p *Store) LaneHandlers(ctx context.Context) ([]int64, error) {

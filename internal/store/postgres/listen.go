@@ -26,16 +26,16 @@ const (
 	// notifyTxSQL sends nothing once the server's notification queue is half full: some session does not read it, and
 	// if it runs full, commits that notify fail.
 	notifyTxSQL = `SELECT pg_notify({channel}, $1::text) WHERE pg_notification_queue_usage() < 0.5`
-	// probeSQL is sent whatever the queue holds. It is a transaction of its own, which need not be durable: its commit
-	// does not wait for the disk, and other commits that notify do not wait for that.
+	// probeSQL is sent even if the queue is full. Its transaction need not be durable: its commit does not wait for the
+	// disk, and so other commits that notify do not wait for it.
 	probeSQL  = `SELECT set_config('synchronous_commit', 'off', true), pg_notify({channel}, $1::text)`
 	notifySQL = probeSQL + ` WHERE pg_notification_queue_usage() < 0.5`
 )
 
-// maxPayload keeps a notification, including what surrounds its keys, below PostgreSQL's limit of 8,000 bytes.
+// maxPayload keeps a notification, including the JSON around its keys, below PostgreSQL's limit of 8,000 bytes.
 const maxPayload = 7900
 
-// payload is what a notification says, in JSON.
+// payload is a notification's content, in JSON.
 type payload struct {
 	From string   `json:"from"` // the origin that ignores it; empty if none does
 	Keys []string `json:"keys"` // none means all
@@ -99,13 +99,13 @@ func (p *Store) Listen(ctx context.Context) (store.Listener, error) {
 }
 
 // rounds is how often alone compares sessions. A pooler hands out the session that was returned last. So the first
-// round detects sharing unless there is much traffic, and with much traffic the connection's own session changes from
-// round to round.
+// round detects sharing unless there is much traffic, and with much traffic the connection's session changes from round
+// to round.
 const rounds = 8
 
-// alone checks, before there is anything to leave behind, that the connection has a server session to itself. A pooler
-// in transaction mode gives it changing sessions, and gives the same ones to the pool's connections. LISTEN would
-// remain in sessions of the application, to which PostgreSQL would then send every notification.
+// alone checks that the connection has a server session to itself, before any statement that would change the session.
+// A pooler in transaction mode gives it changing sessions, and gives the same ones to the pool's connections. LISTEN
+// would remain in sessions of the application, to which PostgreSQL would then send every notification.
 func (p *Store) alone(ctx context.Context, conn *pgx.Conn) error {
 	pool, err := p.DB.DB()
 	if err != nil {
@@ -192,7 +192,7 @@ func settingsOf(driverConn any) (*pgx.ConnConfig, error) {
 		case *stdlib.Conn:
 			config := c.Conn().Config()
 			config.Tracer = nil         // the user's tracer is not for our statements
-			config.OnNotification = nil // pgx has set that connection's own
+			config.OnNotification = nil // pgx has set the copied connection's handler
 			// Our connection waits with deadlines. A handler of the user's might cancel or close the connection at each
 			// of them.
 			config.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {

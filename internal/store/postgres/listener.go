@@ -12,7 +12,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// listener implements store.Listener on a connection of its own.
+// listener implements store.Listener on its own connection.
 type listener struct {
 	conn     *pgx.Conn
 	channel  string

@@ -26,7 +26,7 @@ var operatorsForm = operators.Form{
 		"0":    `(value::json->>0)`, "1": `(value::json->>1)`, "2 as ID": `(value::json->>2)::uuid`,
 		"3": `(value::json->>3)`, "4": `(value::json->>4)`,
 		"as ID": `::uuid`,
-		// What a statement has as s for each row before it: as many statuses as stand between the two.
+		// The two enclose a query that runs for each row before it, and whose rows are called s.
 		"each": `CROSS JOIN LATERAL (SELECT *`, "/each": `) s`,
 		"index of": `strpos(`,
 		// After a text, so that no locale of the database decides on its order and its lower case.

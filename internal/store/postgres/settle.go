@@ -16,7 +16,7 @@ UPDATE {statuses} s SET ` + settledSQL + `
 WHERE s.id = c.id AND s.version = c.version AND ` + base.OpenSQL + `
 RETURNING c.position - 1`
 
-// settleUnlockedSQL is settleSQL for rows that are not locked. A row that was locked meanwhile and is free again has
+// settleUnlockedSQL is settleSQL for rows that are not locked. A row that was locked in between and is free again has
 // another version, which PostgreSQL checks after locking.
 var settleUnlockedSQL = `
 WITH free AS MATERIALIZED (

@@ -52,10 +52,10 @@ func (p *Store) States(ctx context.Context, refs []store.Ref) (map[string]store.
 }
 
 // openClaimsSQL walks the due index from a place on, like dueOfKeySQL. There is no index on worker_id: each claim would
-// have to maintain it, and claims are a thousand times as frequent. Claimed rows are those due longest, so they are at
-// the front of their key, whatever number is pending behind them. The limit is part of the text: if it was a parameter,
-// a plan made before it is known would expect a tenth of the table. Besides the claims, the statement returns the last
-// row of a full page.
+// have to maintain it, and claims are a thousand times as frequent. Claimed rows are due longest, so they are at the
+// front of their key, before any number of pending rows. The limit is part of the text: if it was a parameter, a plan
+// made before it is known would expect a tenth of the table. Besides the claims, the statement returns the last row of
+// a full page.
 var openClaimsSQL = fmt.Sprintf(`
 SELECT k.position - 1, s.due, s.is_last, s.worker_id::text, s.processing_started_at, `+base.RefColumns+`
 FROM unnest($1::text[], $2::timestamptz[], $3::text[]) WITH ORDINALITY AS k(key, after_due, after_id, position)

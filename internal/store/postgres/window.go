@@ -30,8 +30,8 @@ SELECT due, id::text, is_last, is_ours FROM (
 WHERE is_ours OR is_last`, store.WindowRows)
 
 // within returns a claim's statement and arguments for a window. Only such claims have the conditions, so that the plan
-// of all others is as it is. CASE hides the IDs from the planner, for which they would be a reason to read another
-// index than that of due rows.
+// of all others is as it is. CASE hides the IDs from the planner, for which they would be a reason not to read the
+// index of due rows.
 func within(w *store.Window, statement string, args ...any) (string, []any) {
 	if w == nil {
 		return statement, args

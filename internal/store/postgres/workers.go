@@ -66,9 +66,9 @@ DELETE FROM {workers} WHERE id = ANY ($1::text[]::uuid[]) AND (stopped_at IS NOT
 //
 // With the lock, MarkReleased does nothing while a claim or an accept is open. If such a statement has begun and not
 // yet come to the lock, its claims are found by later sweeps, which release every claim whose worker is gone. A lock of
-// the row itself would be shared, too, and PostgreSQL gives each set of transactions that share a row's lock a number
-// of its own, a multixact. A worker that accepts 3,000 messages a second would use up these numbers in 38 hours, and
-// force a vacuum of the whole database, the application's tables included.
+// the row itself would be shared, too, and PostgreSQL gives each set of transactions that share a row's lock a new
+// number, a multixact. A worker that accepts 3,000 messages a second would use up these numbers in 38 hours, and force
+// a vacuum of the whole database, the application's tables included.
 const claimsSharedSQL = `pg_try_advisory_xact_lock_shared(` + claimsLockSQL + `)`
 
 // claimsLockSQL names the advisory lock of a worker.

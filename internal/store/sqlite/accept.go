@@ -57,7 +57,7 @@ WHERE "key" = 'number' RETURNING CAST("value" AS INTEGER) - ?1`
 const takeSequencesSQL = `
 UPDATE {meta} SET "value" = CAST("value" AS INTEGER) + ?1 WHERE "key" = 'sequence' RETURNING CAST("value" AS INTEGER) - ?1`
 
-// makeCountersSQL creates missing counters from what is stored. It runs once per inbox.
+// makeCountersSQL creates missing counters from the stored rows. It runs once per inbox.
 const makeCountersSQL = `
 INSERT INTO {meta} ("key", "value") VALUES
 	('number', (SELECT COALESCE(max(number), 0) FROM {messages})),

@@ -28,7 +28,7 @@ WHERE rowid IN (
 )
 RETURNING ` + claimColumnsSQL
 
-// boundedSQL and boundSQL stand around what finds a key's rows, and end the claim at ?9 bytes, after ?8 rows.
+// boundedSQL and boundSQL enclose the query for a key's rows, and end the claim at ?9 bytes, after ?8 rows.
 const (
 	boundedSQL = `SELECT b.place FROM (
 		SELECT d.place, row_number() OVER w AS position, sum(d.message_bytes) OVER w - d.message_bytes AS before
@@ -124,7 +124,7 @@ func (s *Store) Claim(ctx context.Context, req store.ClaimRequest) (store.Claime
 	return claimed, nil
 }
 
-// withDue returns the limits of those keys that have due rows.
+// withDue returns the limits of the keys that have due rows.
 func (s *Store) withDue(ctx context.Context, now string, limits []store.KeyLimit) ([]store.KeyLimit, error) {
 	var with []store.KeyLimit
 	for _, limit := range limits {

@@ -18,7 +18,7 @@ WHERE received_at < ?1 AND (received_at, number) > (?2, ?3)
 ORDER BY received_at, number
 LIMIT ?4`
 
-// cutoffSQL is the cutoff of a status: that of its handler key, else the common one.
+// cutoffSQL is the cutoff of a status: its handler key's, or else the common one.
 const cutoffSQL = `COALESCE((
 		SELECT json_extract(own.value, '$[1]') FROM json_each(?6) own WHERE json_extract(own.value, '$[0]') = {statuses}.handler_key
 	), ?5)`

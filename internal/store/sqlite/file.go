@@ -13,9 +13,9 @@ const fileSQL = `SELECT coalesce(file, '') FROM pragma_database_list WHERE name 
 // foreignKeysSQL reads a setting of the connection, which the DSN sets for all connections of a pool.
 const foreignKeysSQL = `PRAGMA foreign_keys`
 
-// CheckSettings refuses a database without a file: each connection to one sees a database of its own, and with a shared
-// cache connections fail at random, because busy_timeout does not apply to its table locks. It warns if a message that
-// is deleted by hand would leave its statuses behind.
+// CheckSettings refuses a database without a file: each connection would see its own database, and with a shared cache
+// connections fail at random, because busy_timeout does not apply to its table locks. It warns if deleting a message by
+// hand would keep its statuses.
 func (s *Store) CheckSettings(ctx context.Context) ([]store.Warning, error) {
 	files, err := store.Query(ctx, s.Pool(ctx), fileSQL, store.Value[string])
 	if err != nil {

@@ -47,9 +47,9 @@ const headSQL = `(w.lane_key IS NULL OR NOT (
 
 const namesSQL = `(SELECT value FROM json_each(?6) UNION ALL SELECT w.lane_handler)`
 
-// markWindowSQL marks what a claim that did not reach its limit has passed over: the rest of its window, ?4 rows, by
-// the due index. This transaction is the only writer, so none of these rows can be first now. They are marked only if
-// they are more than ?5.
+// markWindowSQL marks the rows that a claim below its limit has passed over: the rest of its window, ?4 rows, by the
+// due index. This transaction is the only writer, so none of these rows can be first now. They are marked only if they
+// are more than ?5.
 const markWindowSQL = `
 WITH passed AS MATERIALIZED (
 	SELECT rowid AS place FROM {statuses}
@@ -58,7 +58,7 @@ WITH passed AS MATERIALIZED (
 	LIMIT ?4
 )` + markSQL
 
-// markPassedSQL marks what a claim that reached its limit has passed over: the rows before the last row it claimed,
+// markPassedSQL marks the rows that a claim at its limit has passed over: the rows before the last row it claimed,
 // whose ID is ?4 and which became due at ?1. It reads the due index in two ranges that end there: rows that became due
 // earlier, and rows that became due at the same time. As one condition it would be a filter over all due rows. ?1 is
 // the time as stored: a time that users wrote in another zone is sorted in the index by its text. The same moment in
@@ -87,8 +87,8 @@ type head struct {
 }
 
 // claimHeads claims rows that are first in their lanes and reports whether it marked others as waiting. It need not
-// check the lanes of the marked rows. This transaction saw whatever ended before it, and whatever ends later sees its
-// marks.
+// check the lanes of the marked rows. This transaction sees all rows that ended before it, and a transaction that ends
+// a row later sees the marks.
 func (s *Store) claimHeads(
 	ctx context.Context, pool gorm.ConnPool, now string, worker any, limit store.KeyLimit, w *store.Window,
 ) (claims []store.Claim, marked bool, err error) {
@@ -315,8 +315,8 @@ func (s *Store) ReleaseWaiting(ctx context.Context, handlerKeys []string, limit 
 	return released, base.Doing("release waiting statuses", err)
 }
 
-func (s *Store) StrayLanes(ctx context.Context, rules map[string]store.LaneRule) ([]string, error) {
-	return base.StrayLanes(ctx, s, rules)
+func (s *Store) KeysWithSplitLanes(ctx context.Context, rules map[string]store.LaneRule) ([]string, error) {
+	return base.KeysWithSplitLanes(ctx, s, rules)
 }
 
 func (s *Store) LaneHandlers(ctx context.Context) ([]int64, error) {

@@ -31,8 +31,8 @@ SELECT '=' || due, id, is_last, is_ours FROM (
 )
 WHERE is_ours OR is_last`, store.WindowRows)
 
-// withinSQL is the further condition of a claim within a window. The sign in front of id keeps the planner from reading
-// another index than that of due rows.
+// withinSQL is the further condition of a claim within a window. The sign in front of id makes the planner read the
+// index of due rows.
 const withinSQL = `
 		AND COALESCE(next_attempt_at, created_at) >= ?10 AND (COALESCE(next_attempt_at, created_at) > ?10 OR id > ?11)
 		AND COALESCE(next_attempt_at, created_at) <= ?12 AND (COALESCE(next_attempt_at, created_at) < ?12 OR id <= ?13)

@@ -227,7 +227,7 @@ var laneNameTests = []test{
 		}
 		stray := func(rules map[string]store.LaneRule) []string {
 			s.Helper()
-			keys, err := s.store.StrayLanes(s.ctx, rules)
+			keys, err := s.store.KeysWithSplitLanes(s.ctx, rules)
 			require.NoError(s, err)
 			return keys
 		}

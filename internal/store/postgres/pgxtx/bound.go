@@ -25,7 +25,7 @@ const (
 const idleWithoutDeadline = time.Minute
 
 // keepalives have TCP send a probe after 20 seconds of silence, four of them five seconds apart, and wait for 40
-// seconds until what was sent is acknowledged: TCP does not probe meanwhile. They do nothing on a Unix socket, whose
+// seconds until sent data is acknowledged: TCP does not probe during that wait. They do nothing on a Unix socket, whose
 // client cannot vanish silently.
 var keepalives = []string{"set local tcp_keepalives_idle = 20", "set local tcp_keepalives_interval = 5",
 	"set local tcp_keepalives_count = 4", "set local tcp_user_timeout = 40000"}

@@ -19,7 +19,7 @@ var ErrUnconfirmed = errors.New("waiting for the synchronous standby was cancell
 // connection, which belongs to the application. commit returns false, and has sent nothing, if the connection is
 // closed, busy (with rows that were left open) or outside of a transaction.
 //
-// A pipeline keeps other users away from the connection meanwhile and gives it the deadline of ctx. The messages that
+// A pipeline keeps other users away from the connection until then and gives it the deadline of ctx. The messages that
 // we send bypass the pipeline's record of expected responses, except for the synchronization at the end.
 func commit(ctx context.Context, c *pgx.Conn) (ended bool, err error) {
 	server := c.PgConn()

@@ -14,7 +14,7 @@ import (
 )
 
 // lent is a connection of the application's pool for the time of one transaction. It is the driver's connection of a
-// pool of its own: database/sql and the driver would send a BEGIN without settings, which would then take another round
+// separate pool: database/sql and the driver would send a BEGIN without settings, which would then take another round
 // trip, and a COMMIT whose notices nothing reads.
 type lent struct {
 	*stdlib.Conn
@@ -85,7 +85,7 @@ func (l *lent) Close() error {
 }
 
 // prepare prepares a statement until the connection is returned. It is one of the application's pool: GORM keeps
-// prepared statements, and database/sql refuses those of another pool.
+// prepared statements, and database/sql refuses statements of another pool.
 func (l *lent) prepare(ctx context.Context, text string) (*sql.Stmt, error) {
 	stmt, err := l.conn.PrepareContext(ctx, text)
 	if err == nil {
@@ -110,7 +110,7 @@ func (l *lent) BeginTx(ctx context.Context, options driver.TxOptions) (driver.Tx
 	return lentTx{l, ctx, tx}, nil
 }
 
-// lentTx ends with the context of its begin, as the driver's own transactions do.
+// lentTx ends with the context of its begin, as the driver's transactions do.
 type lentTx struct {
 	lent *lent
 	ctx  context.Context
@@ -145,8 +145,8 @@ func beginSQL(options driver.TxOptions) (string, error) {
 	return begin, nil
 }
 
-// traits are what a transaction has to know of its connection. They are stored with the connection: reading its
-// configuration copies that each time.
+// traits are the properties of a connection that a transaction has to know. They are stored with the connection:
+// reading its configuration copies that each time.
 type traits struct {
 	bare      bool // without a tracer, which should see all statements
 	prepares  bool

@@ -21,9 +21,9 @@ type session struct {
 	sent, begun time.Time // the server began the transaction in between, monotonic
 }
 
-// endSQL ends those of the sessions that still are in the same transaction and wait for their client: between two
-// statements or, if the network failed during one, for the rest of that one. It returns the positions of all that are
-// in that transaction. Times are in microseconds before now. The statement reads the server's list of sessions.
+// endSQL ends the given sessions that are still in the same transaction and wait for their client: between two
+// statements or, if the network failed during a statement, for its rest. It returns the positions of all that are in
+// that transaction. Times are in microseconds before now. The statement reads the server's list of sessions.
 const endSQL = `
 SELECT l.position - 1, CASE WHEN a.state LIKE 'idle in transaction%' OR a.wait_event_type = 'Client' THEN pg_terminate_backend(a.pid) END
 FROM unnest($1::integer[], $2::bigint[], $3::bigint[]) WITH ORDINALITY AS l(pid, sent, begun, position)

@@ -1,7 +1,7 @@
-// Package pgxtx reaches pgx itself through a pool of database/sql. It is for what database/sql cannot do: rows that are
+// Package pgxtx reaches pgx itself through a pool of database/sql. It does what database/sql cannot do: rows that are
 // not copied twice, large parameters that are not copied, several statements in one round trip, and a commit that says
-// whether the synchronous standby has it. What is here for speed pays in the benchmarks' lines accept, process and
-// transactional; what pays nowhere goes.
+// whether the synchronous standby has it. Code that is here for speed must improve the benchmarks' lines accept,
+// process or transactional; otherwise remove it.
 package pgxtx
 
 import (
@@ -50,8 +50,8 @@ func Query(ctx context.Context, db *sql.DB, statement string, args []any, each f
 	return err
 }
 
-// Tx is a transaction on a connection of its own. Commit, Rollback or the end of its context returns the connection to
-// the pool.
+// Tx is a transaction on its own connection. Commit, Rollback or the end of its context returns the connection to the
+// pool.
 type Tx struct {
 	*sql.Tx
 	conn   *sql.Conn
@@ -90,7 +90,7 @@ func (t *Tx) Commit() error { return t.end(t.Tx.Commit()) }
 
 // withDriverConn calls work with the driver's connection, unless the connection is closed.
 //
-// The transaction's context may end meanwhile, and database/sql then closes conn concurrently:
+// The transaction's context may end during the call, and database/sql then closes conn concurrently:
 //
 // 1. Raw sees that conn is open.
 // 2. The other goroutine marks conn as closed, closes the driver's connection and sets it to nil.

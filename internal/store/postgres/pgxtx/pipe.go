@@ -97,8 +97,8 @@ func (l *later) sent(ran bool, err error) {
 	l.statements = l.statements[:0]
 }
 
-// pipeable reports whether the arguments are those of a prepared statement and none that database/sql or pgx treats
-// specially. A text without arguments may consist of several statements, so it is not.
+// pipeable reports whether the arguments fit a prepared statement, and whether neither database/sql nor pgx treats one
+// specially. A text without arguments may consist of several statements, so it is not pipeable.
 func pipeable(args []driver.NamedValue) bool {
 	for _, arg := range args {
 		switch arg.Value.(type) {
@@ -117,8 +117,8 @@ func pipeable(args []driver.NamedValue) bool {
 // transaction, or nothing happened, for example because an argument has a wrong type.
 //
 // All statements go in one round trip if the last one has run on this connection before. Otherwise those before it run
-// first: the last one may be wrong, and they may be the savepoint that undoes its failure. pgx's own batch would
-// prepare it before them, and would close the connection for an argument of a wrong type.
+// first: the last one may be wrong, and they may be the savepoint that undoes its failure. pgx's batch would prepare it
+// before them, and would close the connection for an argument of a wrong type.
 func execAfter(
 	ctx context.Context, c *pgx.Conn, before []string, statement string, args []any,
 ) (affected int64, ran bool, err error) {
@@ -173,8 +173,8 @@ func result(pipeline *pgconn.Pipeline) (affected int64, err error) {
 	return tag.RowsAffected(), err
 }
 
-// preparations holds the statements that a connection has prepared for execAfter, under names of their own. pgx finds
-// statements of other callers by their text, and these callers may close them.
+// preparations holds the statements that a connection has prepared for execAfter, under separate names. pgx finds
+// statements by their text, so it would share them with other callers, who may close them.
 type preparations struct {
 	statements map[string]*pgconn.StatementDescription
 	made       int

@@ -11,7 +11,7 @@ import (
 )
 
 // Session returns a session of db that begins its transactions as Begin does. Where pgx cannot be reached, the settings
-// take a round trip of their own. Only PostgreSQL has connections that may be lost: elsewhere Session returns db.
+// take one more round trip. Only PostgreSQL has connections that may be lost: elsewhere Session returns db.
 func Session(db *gorm.DB, bound Bound, settings ...string) *gorm.DB {
 	if db.Dialector.Name() != "postgres" {
 		return db

@@ -13,9 +13,8 @@ import (
 //go:embed migrations
 var migrations embed.FS
 
-// beginMigration takes the write lock before it reads anything, so that no snapshot is outdated when
-// it is written from. It retries on a busy database until ctx ends, for a minute at most, whatever
-// the connection's busy_timeout is.
+// beginMigration takes the write lock before it reads anything, so that no snapshot is outdated when it is written
+// from. It retries on a busy database until ctx ends, for a minute at most, under any busy_timeout of the connection.
 func beginMigration(ctx context.Context, conn *sql.Conn, _ string) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
