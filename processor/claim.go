@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -25,7 +24,6 @@ type claimer struct {
 	held      *held
 	addResult func(r result) // stores the result of a claim that ends without an attempt
 	cursors   cursors
-	others    otherKeys        // of claims that were left to other programs
 	passes    map[string]*pass // over keys that other programs share
 
 	// reconcileAt is when to reconcile claims because the response of a claim, or of an accept that claims, was lost; zero
@@ -536,7 +534,7 @@ func (c *claimer) reconcile(ctx context.Context, workerID string) (released int,
 	}
 	rest := c.rest
 	if len(rest) == 0 {
-		rest, err = w.front(ctx, c.claimable(), each)
+		rest, err = w.front(ctx, c.registry.Keys(), each)
 	} else {
 		rest, err = w.resume(ctx, rest, reconcilePart, each)
 	}
@@ -572,7 +570,8 @@ func (c *claimer) releaseUnheld(
 	for lost := range slices.Chunk(refs, sweepBatch) {
 		settlements := make([]store.Settlement, len(lost))
 		for i, r := range lost {
-			settlements[i] = givenBack(r)
+			settlements[i] = store.Settlement{StatusID: r.StatusID, HandlerKey: r.HandlerKey, Version: r.Version,
+				ErrorCount: r.ErrorCount, AbandonedCount: r.AbandonedCount, InterruptedCount: r.InterruptedCount}
 		}
 		stmt, cancel := context.WithTimeout(ctx, c.opts.StatementTimeout)
 		_, err := c.store.Settle(stmt, settlements, store.AwaitLocked)
@@ -586,39 +585,6 @@ func (c *claimer) releaseUnheld(
 		}
 	}
 	return released, nil
-}
-
-// givenBack is the settlement of a claim that is given back, uncharged, to run at once.
-func givenBack(r store.Ref) store.Settlement {
-	return store.Settlement{StatusID: r.StatusID, HandlerKey: r.HandlerKey, Version: r.Version, ErrorCount: r.ErrorCount,
-		AbandonedCount: r.AbandonedCount, InterruptedCount: r.InterruptedCount}
-}
-
-// claimable returns the handler keys under which this worker may have claims.
-func (c *claimer) claimable() []string { return append(c.registry.Keys(), c.others.all()...) }
-
-// otherKeys are handler keys that this program does not have. It has claimed statuses under them, as the next ones of
-// lanes: reconciling reads them, too, because their release may have failed.
-type otherKeys struct {
-	mu   sync.Mutex
-	keys map[string]bool
-}
-
-func (o *otherKeys) add(keys []string) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.keys == nil {
-		o.keys = map[string]bool{}
-	}
-	for _, key := range keys {
-		o.keys[key] = true
-	}
-}
-
-func (o *otherKeys) all() []string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return slices.Sorted(maps.Keys(o.keys))
 }
 
 // noteLostResponse records that a response was lost, and schedules reconcile for when the lost
@@ -658,7 +624,7 @@ func (c *claimer) endWorker(ctx context.Context, workerID string) error {
 		return err
 	}
 	w := walker{c.shared}
-	rest, err := w.front(ctx, c.claimable(), each)
+	rest, err := w.front(ctx, c.registry.Keys(), each)
 	for len(rest) > 0 && err == nil {
 		rest, err = w.resume(ctx, rest, time.Second, each)
 	}

@@ -17,6 +17,7 @@ import (
 // rows when it claims: see AdvanceLanes.
 type lanes struct {
 	*shared
+	notify func(handlerKeys ...string) // wakes other programs
 
 	mu      sync.Mutex
 	checked time.Time // when all lanes were checked last; zero if a check is due
@@ -73,7 +74,8 @@ func (l *lanes) request(requests []store.LaneRequest, r store.Ref) []store.LaneR
 // runNext advances the lanes of these results. Where reserve grants slots, the lane's next message is claimed by the
 // same statement and runs at once: otherwise each message of a lane would wait for another claim. Only a status
 // that has ended makes room for the next. One that was released is itself next, and why it was released may still hold.
-// Handlers with legacy keys need a claim, which looks for siblings.
+// Handlers with legacy keys need a claim, which looks for siblings. A next message whose key we do not have, because
+// other programs have renamed the handler, is left to them.
 func (l *lanes) runNext(ctx context.Context, ended []result, reserve func(map[string]int) *Reservation) {
 	if len(ended) == 0 {
 		return
@@ -106,7 +108,7 @@ func (l *lanes) runNext(ctx context.Context, ended []result, reserve func(map[st
 		requests = l.request(requests, r.claim.Ref)
 		if key := r.Handler.Key(); len(requests) > before && r.ended() && granted[key] > 0 {
 			granted[key]--
-			requests[before].Claim = true
+			requests[before].ClaimKey = key
 		}
 	}
 	next, err := l.store.ClaimNext(ctx, reserved.Worker(), requests, l.clock.Now())
@@ -124,14 +126,17 @@ func (l *lanes) checkFailed(err error) {
 	l.log.Warn("inbox: advancing lanes failed, the next sweep checks them", zap.Error(err))
 }
 
-// free wakes the handlers of these keys.
+// free wakes the handlers of these keys: those of other programs, which may have renamed a handler, by a notification.
 func (l *lanes) free(keys []string) {
-	var primary []string
+	var primary, others []string
 	for _, key := range keys {
 		if h, known := l.registry.Lookup(key); known {
 			primary = append(primary, h.Key())
+		} else {
+			others = append(others, key)
 		}
 	}
+	l.notify(others...)
 	if len(primary) > 0 {
 		slices.Sort(primary)
 		l.wakeup.wake(slices.Compact(primary)...)

@@ -122,11 +122,12 @@ func New(cfg Config) (*Processor, error) {
 	s := &shared{opts: cfg.Options, store: cfg.Store, registry: cfg.Registry, policies: map[*handler.Handler]*policy{},
 		namespaces: map[string]string{}, clock: clock.NewDatabase(cfg.Clock), log: cfg.Logger, counters: cfg.Counters,
 		wakeup: newWakeup()}
-	s.lanes, s.foreign = &lanes{shared: s}, &foreign{shared: s}
+	s.foreign = &foreign{shared: s}
 	s.paused.Store(&map[string]bool{})
 	p := &Processor{shared: s, report: cfg.Report, health: &health{}, lockFreed: routine.NewSignal(),
 		notifier: notifier{shared: s, keys: map[string]bool{}},
 		reports:  attempt.Reports{Counters: cfg.Counters, Instruments: cfg.Instruments, Hooks: cfg.Hooks, Log: cfg.Logger}}
+	s.lanes = &lanes{shared: s, notify: p.notify}
 	failing := func(name, meaning string) *condition.Condition {
 		c := condition.New(cfg.Logger, cfg.Clock, zap.ErrorLevel, name, meaning)
 		p.health.conditions = append(p.health.conditions, c)

@@ -126,44 +126,17 @@ func (r *Reservation) Deliver(claims []store.Claim, unclaimed map[string]int) {
 // run queues claims, and ends the reservation. It returns false if the worker has ended, and the claims are released.
 func (r *Reservation) run(claims []store.Claim, unclaimed map[string]int) bool {
 	l := r.loop
-	known, tasks := make([]store.Claim, 0, len(claims)), make([]*task, 0, len(claims))
-	var others []store.Claim
+	tasks := make([]*task, 0, len(claims))
 	for _, c := range claims {
-		h, registered := l.p.registry.Lookup(c.HandlerKey)
-		if !registered {
-			others = append(others, c)
-			continue
-		}
-		known, tasks = append(known, c), append(tasks, newTask(c, h, l.p.policies[h]))
+		h, _ := l.p.registry.Lookup(c.HandlerKey) // known, because only registered keys are granted
+		tasks = append(tasks, newTask(c, h, l.p.policies[h]))
 	}
-	l.leaveToOthers(others)
-	if !l.take(r, known, tasks, unclaimed) {
+	if !l.take(r, claims, tasks, unclaimed) {
 		l.giveBackLate(tasks)
 		return false
 	}
 	l.p.wakeup.notify()
 	return true
-}
-
-// leaveToOthers releases claims, uncharged, of handler keys that this program does not know, and wakes the programs that
-// do: after a rename the next status of a lane may have a newer key. If that fails, reconciling releases them.
-func (l *loop) leaveToOthers(claims []store.Claim) {
-	if len(claims) == 0 {
-		return
-	}
-	stmt, cancel := context.WithTimeout(context.Background(), l.p.opts.StatementTimeout)
-	defer cancel()
-	settlements, keys := make([]store.Settlement, len(claims)), make([]string, len(claims))
-	for i, c := range claims {
-		settlements[i], keys[i] = givenBack(c.Ref), c.HandlerKey
-	}
-	l.act.claimer.others.add(keys)
-	if _, err := l.p.store.Settle(stmt, settlements, store.AwaitLocked); err != nil {
-		l.p.log.Warn("inbox: releasing claims of handlers that this program does not have failed, it is tried again",
-			zap.Int(telemetry.FieldClaims, len(claims)), zap.Error(err))
-		return
-	}
-	l.p.notify(keys...)
 }
 
 func (l *loop) take(r *Reservation, claims []store.Claim, tasks []*task, unclaimed map[string]int) bool {

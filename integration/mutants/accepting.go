@@ -169,6 +169,15 @@ var orderingMutants = []mutant{
 		Test:    test{Package: "./internal/store/postgres", Run: "^TestPostgres$/^Lanes$/^ClaimNext_claims_no_row_after"},
 	},
 	{
+		Name:    "postgres: lanes: the next row is claimed under a key that only other programs know",
+		Why:     "the program could not run it, and its lane would be stuck while the worker lives (contract 5.12)",
+		Package: "internal/store/postgres",
+		In:      "advanceSQL",
+		Old:     "t.claim_key = f.handler_key AND",
+		New:     "t.claim_key <> '' AND",
+		Test:    test{Package: "./internal/store/postgres", Run: "^TestPostgres$/^Lanes$/^ClaimNext_leaves"},
+	},
+	{
 		Name:    "a lost claim of the next row is not reconciled",
 		Why:     "the lane would be stuck until a routine reconciliation (contract 5.9, 5.12)",
 		Package: "processor",

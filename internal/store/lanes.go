@@ -45,8 +45,9 @@ type LaneRule struct {
 type LaneRequest struct {
 	LaneRule
 	Key int64
-	// Claim lets ClaimNext claim that row.
-	Claim bool
+	// ClaimKey lets ClaimNext claim that row if it has this handler key. Empty lets it claim none. After a rename the
+	// next row may have a key that only other programs know.
+	ClaimKey string
 }
 
 // Request returns the request for a row's lane. The lane's own name is included even if the handler no longer has the

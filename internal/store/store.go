@@ -164,7 +164,7 @@ type Lanes interface {
 	// Both call AdvanceLanes after their own commit, so the later call sees both changes. Releasing a row never breaks
 	// the order, because each claim checks the lane again.
 	AdvanceLanes(ctx context.Context, requests []LaneRequest, now time.Time) (keys []string, err error)
-	// ClaimNext does the same, but claims the first rows that are due of the lanes whose request has Claim, as Claim
+	// ClaimNext does the same, but claims the first rows that are due and have the ClaimKey of their request, as Claim
 	// does: only for a worker whose row exists and is not marked released. Otherwise it releases these rows like
 	// others. The keys are More.
 	ClaimNext(ctx context.Context, workerID string, requests []LaneRequest, now time.Time) (Claimed, error)

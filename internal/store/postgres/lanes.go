@@ -29,10 +29,10 @@ WITH worker AS MATERIALIZED (
 	SELECT id FROM {workers} WHERE id = $5::text::uuid AND released_at IS NULL AND ` + claimsSharedSQL + `
 ), turns AS (
 	SELECT names::bigint[] AS names, lane_key, CASE WHEN skips THEN '{f}' ELSE '{f,t}' END::boolean[] AS counting,
-		claims AND EXISTS (SELECT FROM worker) AS claims
-	FROM unnest((SELECT $1::text[]), (SELECT $2::bigint[]), (SELECT $3::boolean[]), (SELECT $6::boolean[])) AS t(names, lane_key, skips, claims)
+		CASE WHEN EXISTS (SELECT FROM worker) THEN claim_key ELSE '' END AS claim_key
+	FROM unnest((SELECT $1::text[]), (SELECT $2::bigint[]), (SELECT $3::boolean[]), (SELECT $6::text[])) AS t(names, lane_key, skips, claim_key)
 ), free AS MATERIALIZED (
-	SELECT f.*, t.claims AND f.is_due AS claims FROM turns t
+	SELECT f.*, t.claim_key = f.handler_key AND f.is_due AS claims FROM turns t
 	CROSS JOIN LATERAL (
 		SELECT s.* FROM unnest(t.names) AS n(lane_handler)
 		CROSS JOIN unnest(t.counting) AS c(poisoned)
@@ -98,9 +98,9 @@ func (p *Store) ClaimNext(
 		return advanced, nil
 	}
 	n := len(requests)
-	names, lanes, skips, claims := make([]string, n), make([]int64, n), make([]bool, n), make([]bool, n)
+	names, lanes, skips, claims := make([]string, n), make([]int64, n), make([]bool, n), make([]string, n)
 	for i, request := range requests {
-		names[i], lanes[i], skips[i], claims[i] = numbers(request.Handlers), request.Key, request.SkipPoisoned, request.Claim
+		names[i], lanes[i], skips[i], claims[i] = numbers(request.Handlers), request.Key, request.SkipPoisoned, request.ClaimKey
 	}
 	var worker *string
 	if workerID != "" {

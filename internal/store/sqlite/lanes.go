@@ -227,7 +227,7 @@ func (s *Store) advance(
 	for i, f := range firstOf(rows, requests) {
 		switch {
 		case f.poisoned || f.processing || f.laneHeld:
-		case claims && requests[i].Claim && f.due:
+		case claims && requests[i].ClaimKey == f.handlerKey && f.due:
 			next = append(next, f.id)
 		case f.waiting:
 			waiting = append(waiting, f.id)

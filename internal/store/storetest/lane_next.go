@@ -20,7 +20,7 @@ func (s *suite) nextAt(now time.Time, worker string, rule store.LaneRule, ended 
 	var requests []store.LaneRequest
 	for _, claim := range ended {
 		request := rule.Request(*claim.Lane)
-		request.Claim = true
+		request.ClaimKey = claim.HandlerKey
 		requests = append(requests, request)
 	}
 	got, err := s.store.ClaimNext(s.ctx, worker, requests, now)
@@ -86,7 +86,9 @@ var laneNextTests = []test{
 			require.Empty(s, s.heads(noon, 1))
 			s.complete(noon, head)
 			worker, request := uuid.NewString(), ruleOf("mail").Request(*head.Lane)
-			request.Claim = end != "not asked"
+			if end != "not asked" {
+				request.ClaimKey = "mail"
+			}
 			if end != "unknown" {
 				worker = s.worker("mail")
 			}
@@ -104,6 +106,33 @@ var laneNextTests = []test{
 			}
 		}
 	}},
+	{"ClaimNext leaves the next row to other programs if it has another handler key", func(s *suite) {
+		worker, after := s.worker("mail"), ruleOf("post", "mail")
+		renamed := func(id string) store.NewMessage {
+			m := ordered(id, "k", "post")
+			m.Handlers[0].Lane = store.LaneOf("mail", m.OrderingKey)
+			return m
+		}
+		for _, marked := range [][]string{nil, {"m2", "m3"}} {
+			s.acceptLane("m1")
+			s.accept(renamed("m2"), renamed("m3"))
+			ended := s.heads(noon, 1)
+			if marked != nil {
+				require.Empty(s, s.claimUnder(after, noon, 1, "post").Claims, "m1 runs")
+			}
+			require.Equal(s, marked, s.waiting())
+			s.complete(noon, ended...)
+			require.Equal(s, store.Claimed{More: []string{"post"}}, s.next(worker, ruleOf("mail"), ended...))
+			for _, id := range []string{"m2", "m3"} {
+				claims := s.claimUnder(after, noon, 2, "post").Claims
+				require.Equal(s, []string{id + "/post"}, claimed(claims))
+				s.complete(noon, claims...)
+				s.advance(after, claims...)
+			}
+			require.NoError(s, s.db.Exec("DELETE FROM inbox_handler_statuses").Error)
+			require.NoError(s, s.db.Exec("DELETE FROM inbox_messages").Error)
+		}
+	}},
 	{"a worker is not released while it claims the next row of a lane", func(s *suite) {
 		if s.onSQLite("SQLite's one writer rules this out") {
 			return
@@ -113,7 +142,7 @@ var laneNextTests = []test{
 		s.complete(noon, head)
 		s.releaseWorkerDuring(worker, s.holdSetting("holds_lane"), func() (int, error) {
 			request := ruleOf("mail").Request(*head.Lane)
-			request.Claim = true
+			request.ClaimKey = "mail"
 			got, err := s.store.ClaimNext(s.ctx, worker, []store.LaneRequest{request}, noon)
 			return len(got.Claims), err
 		})

@@ -267,7 +267,9 @@ func (r *laneRace) end(claim store.Claim) (next []store.Claim, err error) {
 		return nil, fmt.Errorf("the claim of message %s was lost", claim.MessageID)
 	}
 	request := r.rule.Request(*claim.Lane)
-	request.Claim = rand.N(2) == 0
+	if rand.N(2) == 0 {
+		request.ClaimKey = claim.HandlerKey
+	}
 	got, err := r.store.ClaimNext(r.ctx, r.worker, []store.LaneRequest{request}, noon)
 	if err != nil {
 		return nil, err
