@@ -237,8 +237,8 @@ func TestReAcceptOfUnknownRecordOrChannelIsATypedError(t *testing.T) {
 	})
 }
 
-// TestReAcceptRunsSynchronousRecordAgain proves contract 7.4, 7.6, 11.3: on an Inline or Direct channel the row survives
-// every failure.
+// TestReAcceptRunsSynchronousRecordAgain proves contract 7.4, 7.6, 11.3: on an Inline or Direct channel the row
+// survives every failure.
 func TestReAcceptRunsSynchronousRecordAgain(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		m := newRepairable(t, d)

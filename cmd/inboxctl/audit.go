@@ -42,9 +42,10 @@ ops.AuditEntry.`,
 			}
 			if page.export != "" {
 				return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
-					return export(a, page.export, page.exportLimit(cmd), func(after ops.Cursor, limit int) (ops.Page[ops.AuditEntry], error) {
+					read := func(after ops.Cursor, limit int) (ops.Page[ops.AuditEntry], error) {
 						return o.Audit(ctx, filter, after, limit)
-					})
+					}
+					return export(a, page.export, page.exportLimit(cmd), read)
 				})
 			}
 			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {

@@ -57,9 +57,10 @@ JSON: ops.Page of ops.Rejected; with jsonl an ops.Rejected.`,
 			filter := filters.filter(cmd, from, to)
 			if page.export != "" {
 				return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
-					return export(a, page.export, page.exportLimit(cmd), func(after ops.Cursor, limit int) (ops.Page[ops.Rejected], error) {
+					read := func(after ops.Cursor, limit int) (ops.Page[ops.Rejected], error) {
 						return o.ListRejected(ctx, filter, after, limit)
-					})
+					}
+					return export(a, page.export, page.exportLimit(cmd), read)
 				})
 			}
 			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {

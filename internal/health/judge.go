@@ -132,8 +132,8 @@ func (f *Facts) stuckCalls(because func(Reason)) {
 	}
 }
 
-// longCalls applies for handlers with calls that have run for LongRunning and for longer than their timeout. The process
-// stays ready: it does its other work, and would run the same message after a restart.
+// longCalls applies for handlers with calls that have run for LongRunning and for longer than their timeout. The
+// process stays ready: it does its other work, and would run the same message after a restart.
 func (f *Facts) longCalls(because func(Reason)) {
 	late := map[string][]Call{}
 	var keys []string
@@ -202,8 +202,8 @@ func (f *Facts) failingHandlers(because func(Reason)) {
 	}
 }
 
-// oldestDue applies for handlers whose oldest status is due for MaxDueAge, once this process has run that long. A paused
-// handler's statuses are never too old.
+// oldestDue applies for handlers whose oldest status is due for MaxDueAge, once this process has run that long. A
+// paused handler's statuses are never too old.
 func (f *Facts) oldestDue(because func(Reason)) {
 	s := f.backlog()
 	for _, h := range s.Handlers {

@@ -100,7 +100,8 @@ func (p *Store) ClaimNext(
 	n := len(requests)
 	names, lanes, skips, claims := make([]string, n), make([]int64, n), make([]bool, n), make([]string, n)
 	for i, request := range requests {
-		names[i], lanes[i], skips[i], claims[i] = numbers(request.Handlers), request.Key, request.SkipPoisoned, request.ClaimKey
+		names[i], lanes[i], skips[i] = numbers(request.Handlers), request.Key, request.SkipPoisoned
+		claims[i] = request.ClaimKey
 	}
 	var worker *string
 	if workerID != "" {
