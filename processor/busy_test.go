@@ -18,6 +18,7 @@ import (
 // The handler's transaction holds SQLite's only write lock: no worker can send a heartbeat or renew
 // the lock for longer than WorkerTimeout.
 func TestTransactionLongerThanWorkerTimeoutCompletesOnSQLite(t *testing.T) {
+	testenv.Long(t)
 	for _, mode := range []processor.Mode{processor.ModeExclusive, processor.ModeCompeting} {
 		// The driver's wait ends before, or after, the deadline of a heartbeat.
 		for _, busyTimeout := range []time.Duration{100 * time.Millisecond, testenv.Patience} {

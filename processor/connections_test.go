@@ -13,6 +13,7 @@ import (
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
 // limited returns the database with a pool of its own of that size.
@@ -111,6 +112,7 @@ func TestStopReleasesMessagesWaitingForAConnection(t *testing.T) {
 // Contract 3.7, 5.14: a drain's claims count as stuck after a while, which includes the wait for the only
 // connection. A message that cannot begin before that, or begins too late to end, is not charged.
 func TestDrainChargesNoWaitForAConnection(t *testing.T) {
+	testenv.Long(t)
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, limited(t, d, 2), inbox.Configure(func(o *inbox.Options) {
 			o.Processor.Concurrency = 3

@@ -31,6 +31,7 @@ func (c *brokenClock) Now() time.Time {
 }
 
 func TestCrashOfAnyServiceIsSurvived(t *testing.T) {
+	testenv.Long(t)
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		c := &brokenClock{}
 		ran := make(chan string, 100)
@@ -104,6 +105,7 @@ func TestDrainLeavesUnknownKeysToLivingWorkers(t *testing.T) {
 // SQLite alone has one write lock for all: a transactional handler that runs for longer than
 // WorkerTimeout keeps its own worker from sending heartbeats.
 func TestLongTransactionOnSQLiteFencesNoWorker(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	db := testenv.OpenSQLite(t, testenv.BusyTimeout(testenv.SQLiteDSN(t), 50*time.Millisecond))
 	var runs atomic.Int64

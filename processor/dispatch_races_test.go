@@ -106,8 +106,10 @@ func TestDeadWorkersDispatchedClaimsRunOnceUnderItsNextID(t *testing.T) {
 func TestStatusesDispatchedWhenTheLockIsLostAreReleased(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
+		// It renews the lock every third of WorkerTimeout.
+		renewing := inbox.Configure(func(o *inbox.Options) { o.Processor.WorkerTimeout = 10 * time.Second })
 		db, gate := gated(t, d)
-		ib := startDispatching(t, db, exclusiveMode(), inboxtest.Handlers(inboxtest.Do("h", ran.note)))
+		ib := startDispatching(t, db, exclusiveMode(), renewing, inboxtest.Handlers(inboxtest.Do("h", ran.note)))
 		over, open := heldAccept(t, ib, gate, "1")
 		// Another worker holds the lock, and keeps it.
 		inboxtest.Exec(t, d.DB, "UPDATE inbox_locks SET owner_id = ?, expires_at = '2999-01-01 00:00:00.000000+00:00' WHERE name = ?",

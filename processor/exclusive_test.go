@@ -10,6 +10,7 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/processor"
 )
@@ -79,6 +80,7 @@ func TestModeDefaultsByDatabase(t *testing.T) {
 }
 
 func TestOneOfThreeExclusiveWorkersRunsEverythingUntilItStops(t *testing.T) {
+	testenv.Long(t)
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := make(chan int, 1000)
 		log, logs := inboxtest.Observe()
@@ -151,6 +153,7 @@ func TestExpiredLockOfAVanishedHolderIsTakenOver(t *testing.T) {
 }
 
 func TestStolenLockCancelsHandlersUncharged(t *testing.T) {
+	testenv.Long(t)
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		running, causes, finish := make(chan string, 10), make(chan error, 10), make(chan struct{})
 		log, logs := inboxtest.Observe()
@@ -232,6 +235,7 @@ func TestHolderReacquiresADeletedLock(t *testing.T) {
 }
 
 func TestUnrenewableLockIsLostWithinWorkerTimeout(t *testing.T) {
+	testenv.Long(t)
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		running, causes := make(chan string, 10), make(chan error, 10)
 		first := make(chan struct{}, 1)
@@ -328,6 +332,7 @@ func TestLostClaimsAreReleasedWithoutTheLock(t *testing.T) {
 }
 
 func TestStopReleasesTheLockAfterTheLastResult(t *testing.T) {
+	testenv.Long(t)
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		running, finish := make(chan string, 1), make(chan struct{})
 		const lease = 4 * time.Second

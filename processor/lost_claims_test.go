@@ -15,6 +15,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/internal/testenv/pgproxy"
 )
 
@@ -22,6 +23,7 @@ import (
 var noRoutineReconcile = inbox.Configure(func(o *inbox.Options) { o.Processor.SweepInterval = time.Hour })
 
 func TestAllLostClaimsAreFound(t *testing.T) {
+	testenv.Long(t)
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		const lost = 600 // more than one statement releases
 		db, gate := gated(t, d)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/processor"
 )
 
@@ -92,6 +93,7 @@ func TestSlowStatementDoesNotEndTheWaitForTheLock(t *testing.T) {
 }
 
 func TestProcessPendingWaitsForAndHoldsTheLock(t *testing.T) {
+	testenv.Long(t)
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		running, finish := make(chan string, 1), make(chan struct{})
 		const lease = 4 * time.Second

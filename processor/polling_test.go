@@ -10,6 +10,7 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
 // arrivals returns a handler and a channel that receives the IDs of its messages.
@@ -21,6 +22,7 @@ func arrivals() (*inbox.HandlerSpec, <-chan string) {
 // Contract 4.7: the poll finds what another process accepts, and while more comes, polls are
 // frequent.
 func TestPollsSpeedUpWhileAnotherProcessAccepts(t *testing.T) {
+	testenv.Long(t)
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		const interval = 5 * time.Second
 		handler, got := arrivals()

@@ -14,6 +14,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/internal/testenv/pgproxy"
 )
 
@@ -393,6 +394,7 @@ func TestOneWorkerAtATimeRecoversClaims(t *testing.T) {
 // TestClaimsLeftByAStopAreRecovered proves contract 5.9: a stop ended its worker's right to claim and could
 // not release every claim. No routine of another worker has to come first.
 func TestClaimsLeftByAStopAreRecovered(t *testing.T) {
+	testenv.Long(t)
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		const sweep = 5 * time.Second
 		ib := inboxtest.New(t, d.DB, hasty(), inbox.Configure(func(o *inbox.Options) {

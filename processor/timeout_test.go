@@ -12,6 +12,7 @@ import (
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/processor"
 )
 
@@ -53,6 +54,7 @@ func TestTimeoutIsAFailure(t *testing.T) {
 }
 
 func TestNilResultCompletesDespiteCancellation(t *testing.T) {
+	testenv.Long(t)
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		inboxtest.Exec(t, d.DB, "CREATE TABLE effects(id varchar(100) primary key)")
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {

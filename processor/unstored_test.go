@@ -11,6 +11,7 @@ import (
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/processor"
 )
 
@@ -23,6 +24,7 @@ func claimed(t *testing.T, ib *inbox.Inbox) (n int64) {
 // Contract 5.1, 5.9: a living worker keeps its results until they can be stored, however long that
 // takes.
 func TestUnstorableResultsAreKeptWithTheirClaims(t *testing.T) {
+	testenv.Long(t)
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		const timeout = 4 * time.Second
 		const messages, batch, concurrency = 150, 5, 2

@@ -14,6 +14,7 @@ import (
 
 // This is the driver in C, which GORM's SQLite driver uses by default.
 func TestConformanceOnSQLiteInC(t *testing.T) {
+	testenv.OnlySQLiteInC(t)
 	conform(t, "sqlite", func(t *testing.T) (*gorm.DB, string) {
 		dsn := "file:" + filepath.Join(t.TempDir(), "inbox.db") +
 			"?_journal_mode=WAL&_busy_timeout=5000&_synchronous=FULL&_foreign_keys=1&_txlock=immediate"

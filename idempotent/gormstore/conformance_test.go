@@ -138,6 +138,7 @@ func TestConformanceOnSQLite(t *testing.T) {
 // Without immediate transactions the marker, which is the first statement, waits for the write
 // lock.
 func TestConformanceOnSQLiteByDeferredTransactions(t *testing.T) {
+	testenv.Long(t)
 	conform(t, "sqlite", func(t *testing.T) (*gorm.DB, string) {
 		dsn, _ := strings.CutSuffix(testenv.BusyTimeout(testenv.SQLiteDSN(t), 5*time.Second), "&_txlock=immediate")
 		return testenv.OpenSQLite(t, dsn), dsn

@@ -6,6 +6,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"gorm.io/driver/sqlite"
 )
 
 // RequireVariable names the environment variable that makes tests fail instead of being left out
@@ -44,6 +46,24 @@ func LeaveOutIf(t testing.TB, err error) {
 		LeaveOutFor(t, missing.LeftOut())
 	default:
 		LeaveOutFor(t, fmt.Sprintf("a server of its own (%v)", err))
+	}
+}
+
+// Long leaves out a test that takes many seconds where no server is configured: `go test ./...` alone is for the loop
+// of a change. `make test` runs it.
+func Long(t testing.TB) {
+	t.Helper()
+	if !HasPostgres() && os.Getenv(SQLiteVariable) == "" {
+		t.Skip("LEFT OUT: long tests (no server is configured)")
+	}
+}
+
+// OnlySQLiteInC leaves out a test of the driver in C, which takes long to say no more than the others, unless
+// SQLiteVariable asks for that driver. `make test-more` does.
+func OnlySQLiteInC(t testing.TB) {
+	t.Helper()
+	if SQLiteDriver() != sqlite.DriverName {
+		t.Skipf("LEFT OUT: SQLite in C (%s=mattn runs it, as `make test-more` does)", SQLiteVariable)
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 
 // TestSQLiteInC uses the driver in C, which GORM's SQLite driver uses by default.
 func TestSQLiteInC(t *testing.T) {
+	testenv.OnlySQLiteInC(t)
 	t.Parallel() // much of it waits: for disks, for locks
 	storetest.RunStatements(t, func(t *testing.T) (*gorm.DB, store.Store) {
 		dsn := "file:" + filepath.Join(t.TempDir(), "inbox.db") +
