@@ -6,14 +6,11 @@ import (
 	"slices"
 	"strings"
 
-	"go.uber.org/zap"
-
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/columns"
+	"github.com/gorm-inbox/inbox/internal/engine"
 	"github.com/gorm-inbox/inbox/internal/registry"
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/synchronous"
-	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
@@ -22,11 +19,11 @@ type channel struct {
 	name          string
 	subscriptions []subscription
 	kafka         []kafkaconsumer.Config // more than one is an error
-	mode          deliveryMode
-	declaredModes []deliveryMode // more than one is an error
-	inline        *inlineConfig  // nil unless it is in Inline mode
-	namespaces    []string       // declared by IDNamespace; more than one is an error
-	withoutInbox  bool           // exempt from ConsumeChannelInboxRequirement
+	mode          engine.Mode
+	declaredModes []engine.Mode // more than one is an error
+	markers       *inlineConfig // nil unless it is in Inline mode
+	namespaces    []string      // declared by IDNamespace; more than one is an error
+	withoutInbox  bool          // exempt from ConsumeChannelInboxRequirement
 	configure     []func(o *ChannelOptions)
 	options       ChannelOptions // the inbox's, changed by configure; set by newConfig
 	injections    []*injection
@@ -104,15 +101,28 @@ func (c *channel) idNamespace() string {
 	return c.name
 }
 
-// sharedNamespaces returns the declared namespaces by channel. Channels that share no IDs are left out.
-func sharedNamespaces(channels []*channel) map[string]string {
-	shared := map[string]string{}
-	for _, c := range channels {
-		if len(c.namespaces) > 0 {
-			shared[c.name] = c.namespaces[0]
+// engine returns the declaration for the engine. It may be invalid.
+func (c *channel) engine() engine.Channel {
+	e := engine.Channel{Name: c.name, Mode: c.mode, WithoutInbox: c.withoutInbox, Markers: c.markers,
+		HandlerKeys: c.handlerKeys(), Acceptor: c.options.Acceptor, MaxRetries: c.options.MaxRetries,
+		PartitionConcurrency: c.options.PartitionConcurrency, Configured: len(c.configure) > 0}
+	if len(c.kafka) > 0 {
+		e.Kafka = &c.kafka[0]
+	}
+	if len(c.namespaces) > 0 {
+		e.Namespace = c.namespaces[0]
+	}
+	return e
+}
+
+// handlerKeys returns the keys of the declared handlers, one for each type.
+func (c *channel) handlerKeys() (keys []string) {
+	for _, s := range c.subscriptions {
+		if s.spec != nil {
+			keys = append(keys, s.spec.key)
 		}
 	}
-	return shared
+	return keys
 }
 
 // namesIDs reports whether the channel's message IDs begin with its name.
@@ -131,9 +141,9 @@ func (c *channel) namespaceProblems(channels []*channel) []error {
 		if !isName(name) {
 			problems = append(problems, fmt.Errorf("channel %q: inbox.IDNamespace %q is not %s", c.name, name, nameRule))
 		}
-		if c.mode == modeDirect {
+		if c.mode == engine.Direct {
 			problems = append(problems,
-				fmt.Errorf("channel %q is in %s mode, where inbox.IDNamespace has nothing to share: leave it out", c.name, modeDirect))
+				fmt.Errorf("channel %q is in %s mode, where inbox.IDNamespace has nothing to share: leave it out", c.name, engine.Direct))
 			continue
 		}
 		for _, other := range channels {
@@ -147,10 +157,10 @@ func (c *channel) namespaceProblems(channels []*channel) []error {
 				problems = append(problems,
 					fmt.Errorf("channel %q: inbox.IDNamespace is the name of channel %q, whose IDs are in namespace %q: give another",
 						c.name, name, other.idNamespace()))
-			case other.idNamespace() == name && c.mode == modeInline:
+			case other.idNamespace() == name && c.mode == engine.Inline:
 				problems = append(problems,
 					fmt.Errorf("channel %q is in %s mode and has namespace %q in common with channel %q, but cannot share IDs: give it a namespace of its own",
-						c.name, modeInline, name, other.name))
+						c.name, engine.Inline, name, other.name))
 			case other.idNamespace() == name && strings.HasPrefix(other.name, c.name+":") && c.namesIDs() && other.namesIDs():
 				problems = append(problems,
 					fmt.Errorf("channels %q and %q share namespace %q and begin their IDs with their names, so that %q could be an ID of both: rename one, or use another ID strategy",
@@ -166,28 +176,8 @@ const nameRule = "1 to 200 characters of valid UTF-8 without NUL"
 
 func isName(name string) bool { return name != "" && store.CheckText(name, columns.MaxChannel) == nil }
 
-// deliveryMode is how a channel's messages reach its handlers. Inline and Direct are called synchronous.
-type deliveryMode int
-
-const (
-	modeInbox deliveryMode = iota
-	modeInline
-	modeDirect
-)
-
-func (d deliveryMode) String() string {
-	switch d {
-	case modeInline:
-		return "Inline"
-	case modeDirect:
-		return "Direct"
-	default:
-		return "Inbox"
-	}
-}
-
 // setMode declares the channel's delivery mode.
-func (c *channel) setMode(d deliveryMode) {
+func (c *channel) setMode(d engine.Mode) {
 	c.declaredModes = append(c.declaredModes, d)
 	c.mode = d
 }
@@ -212,7 +202,7 @@ func (c *channel) setMode(d deliveryMode) {
 //
 // Do not use it for messages that must not be lost or handled twice. Do not use it for handlers that fail for long: a
 // failing message holds up all that come after it in its partition (contract 1, 7.6).
-func Direct() ChannelOption { return func(c *channel) { c.setMode(modeDirect) } }
+func Direct() ChannelOption { return func(c *channel) { c.setMode(engine.Direct) } }
 
 // AllowConsumeWithoutInbox exempts the channel from ConsumeChannelInboxRequirement, and from nothing else. Do not use
 // it to silence the check: it records a decision that this channel needs no inbox (contract 7.7).
@@ -221,12 +211,12 @@ func AllowConsumeWithoutInbox() ChannelOption { return func(c *channel) { c.with
 // validateModes returns what the channels' delivery modes do not support.
 func (cfg *config) validateModes(subscriptions []registry.Subscription) error {
 	var problems []error
-	modes := map[string]deliveryMode{} // of the channels whose mode is known
+	modes := map[string]engine.Mode{} // of the channels whose mode is known
 	for _, c := range cfg.channels {
 		if !(cfg.incomplete() && len(c.injections) > 0) {
 			modes[c.name] = c.mode
 		}
-		if c.mode == modeInbox {
+		if c.mode == engine.Inbox {
 			continue
 		}
 		if len(c.declaredModes) > 1 {
@@ -244,8 +234,8 @@ func (cfg *config) validateModes(subscriptions []registry.Subscription) error {
 				fmt.Errorf("channel %q consumes in %s mode, and option ConsumeChannelInboxRequirement is %s: use the inbox, or declare inbox.AllowConsumeWithoutInbox",
 					c.name, c.mode, RequirementFail))
 		}
-		if c.inline != nil {
-			problems = append(problems, c.inline.problems(c, cfg)...)
+		if c.markers != nil {
+			problems = append(problems, c.markerProblems(cfg)...)
 		}
 	}
 	for _, s := range subscriptions {
@@ -263,9 +253,9 @@ func (cfg *config) validateModes(subscriptions []registry.Subscription) error {
 
 // unsupportedOptions names the options of a handler that the mode does not support, because it has no stored statuses
 // or no markers.
-func unsupportedOptions(h *handler.Handler, mode deliveryMode) []string {
+func unsupportedOptions(h *handler.Handler, mode engine.Mode) []string {
 	_, breaks := h.CircuitBreaker()
-	withoutInbox := mode != modeInbox
+	withoutInbox := mode != engine.Inbox
 	var options []string
 	for _, o := range []struct {
 		name        string
@@ -275,83 +265,15 @@ func unsupportedOptions(h *handler.Handler, mode deliveryMode) []string {
 		{"Ordered", withoutInbox && h.Ordered()},
 		{"TxGroup", withoutInbox && h.TxGroup() > 1},
 		{"Concurrency", withoutInbox && h.Concurrency() > 0},
-		{"Retention", mode == modeDirect && h.Retention() > 0},
+		{"Retention", mode == engine.Direct && h.Retention() > 0},
 		{"CircuitBreaker", withoutInbox && breaks},
-		{"IdempotencyKey", mode != modeInline && h.IdempotencyKey() != nil},
+		{"IdempotencyKey", mode != engine.Inline && h.IdempotencyKey() != nil},
 	} {
 		if o.unsupported {
 			options = append(options, o.name)
 		}
 	}
 	return options
-}
-
-// newRunners makes the runners of synchronous channels' handlers, by channel. The runners outlive starts and stops, so
-// that calls that ignored their cancelled context stay known.
-func (ib *Inbox) newRunners() map[string]*synchronous.Runner {
-	runners := map[string]*synchronous.Runner{}
-	o := ib.cfg.options
-	for _, c := range ib.cfg.channels {
-		if c.mode == modeInbox {
-			continue
-		}
-		cfg := synchronous.Config{
-			Channel: c.name, Registry: ib.registry, DB: ib.db, Paused: ib.processor.Paused,
-			MaxRetries: c.options.MaxRetries, Concurrency: c.options.PartitionConcurrency,
-			HandlerTimeout: o.Processor.HandlerTimeout, MaxRetryDelay: o.Processor.MaxRetryDelay,
-			StatementTimeout: o.Processor.StatementTimeout, StuckHandlerGrace: o.Processor.StuckHandlerGrace,
-			Running:     ib.running,
-			TxIsolation: o.Processor.TxIsolation,
-			Backoff:     ib.cfg.options.Backoff, Middleware: ib.cfg.options.Middleware, Hooks: ib.cfg.options.Hooks,
-			Clock: ib.cfg.clock, Logger: ib.log, Counters: ib.counters, Instruments: ib.instruments,
-		}
-		if c.mode == modeInline {
-			cfg.Memories = ib.memories[c.name]
-		}
-		runners[c.name] = synchronous.New(cfg)
-	}
-	return runners
-}
-
-// synchronousChannels returns the names of the channels that take messages from their transport only.
-func synchronousChannels(channels []*channel) []string {
-	var names []string
-	for _, c := range channels {
-		if c.mode != modeInbox {
-			names = append(names, c.name)
-		}
-	}
-	return names
-}
-
-// warnWithoutInbox logs the channels that consume without an inbox, where the options ask for that.
-func (ib *Inbox) warnWithoutInbox() {
-	if ib.cfg.options.ConsumeChannelInboxRequirement != RequirementWarn {
-		return
-	}
-	for _, c := range ib.cfg.channels {
-		if c.mode != modeInbox && !c.withoutInbox {
-			ib.log.Warn("inbox: channel consumes without an inbox", zap.String(telemetry.FieldChannel, c.name),
-				zap.Stringer(telemetry.FieldMode, c.mode))
-		}
-	}
-}
-
-// pausedSynchronous returns the keys of the paused handlers that a synchronous channel waits for, in order of
-// declaration.
-func (ib *Inbox) pausedSynchronous(channel string) []string {
-	var keys []string
-	for _, c := range ib.cfg.channels {
-		if c.name != channel || c.mode == modeInbox {
-			continue
-		}
-		for _, s := range c.subscriptions {
-			if h, known := ib.registry.Lookup(s.spec.key); known && ib.processor.Paused(h) {
-				keys = append(keys, h.Key())
-			}
-		}
-	}
-	return keys
 }
 
 // validateChannels returns what is wrong with the channels themselves. The registry checks the handlers, and
@@ -421,7 +343,7 @@ func subscriptionsOf(channels []*channel, resolved map[*HandlerSpec]*handler.Han
 				h = r
 			}
 			subs = append(subs, registry.Subscription{Channel: c.name, Type: s.typ, Handler: h,
-				Synchronous: c.mode != modeInbox})
+				Synchronous: c.mode != engine.Inbox})
 		}
 	}
 	return subs

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/gorm-inbox/inbox/acceptor"
+	"github.com/gorm-inbox/inbox/internal/engine"
 	"github.com/gorm-inbox/inbox/internal/problems"
 )
 
@@ -63,7 +64,7 @@ func (c *channel) optionProblems(cfg *config) error {
 	if own.PartitionConcurrency < 1 && own.PartitionConcurrency != theirs.PartitionConcurrency {
 		refuse("option PartitionConcurrency = %d: must be 1 or more", own.PartitionConcurrency)
 	}
-	stores, consumes := c.mode == modeInbox, len(c.kafka) > 0
+	stores, consumes := c.mode == engine.Inbox, len(c.kafka) > 0
 	for _, option := range []struct {
 		name            string
 		changed, useful bool
@@ -87,28 +88,4 @@ func (c *channel) optionProblems(cfg *config) error {
 		}
 	}
 	return problems.Prefix(fmt.Sprintf("channel %q: ", c.name), errors.Join(found...))
-}
-
-// ownPolicies returns the acceptor's options of each channel that ConfigureChannel has set options for.
-func ownPolicies(channels []*channel) map[string]acceptor.Options {
-	own := map[string]acceptor.Options{}
-	for _, c := range channels {
-		if len(c.configure) > 0 {
-			own[c.name] = c.options.Acceptor
-		}
-	}
-	return own
-}
-
-// maxRetries returns MaxRetries, by handler key, of the channels that ConfigureChannel has set options for.
-func maxRetries(channels []*channel) map[string]int {
-	own := map[string]int{}
-	for _, c := range channels {
-		for _, s := range c.subscriptions {
-			if len(c.configure) > 0 {
-				own[s.spec.key] = c.options.MaxRetries
-			}
-		}
-	}
-	return own
 }

@@ -42,7 +42,7 @@ var levels = []string{
 	"internal/inboxtest dashboard/dashboardfx",
 	"fxtest",
 	".",
-	"dashboard",
+	"dashboard internal/engine",
 	"acceptor processor cleanup kafkaconsumer ops internal/synchronous " +
 		"idempotent/gormstore idempotent/memstore idempotent/idempotenttest",
 	"idempotent internal/store/storetest",

@@ -3,28 +3,24 @@ package inbox
 import (
 	"encoding/json"
 	"errors"
-	"maps"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/gorm-inbox/inbox/cleanup"
-	"github.com/gorm-inbox/inbox/internal/brief"
 	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 	"github.com/gorm-inbox/inbox/ops"
 	"github.com/gorm-inbox/inbox/processor"
-	"github.com/gorm-inbox/inbox/redact"
 )
 
 // The states of an inbox (contract 11.5).
 const (
 	// HealthHealthy means that the inbox knows of nothing wrong.
-	HealthHealthy ops.HealthState = "healthy"
+	HealthHealthy ops.HealthState = health.Healthy
 	// HealthDegraded means that something is wrong, and that work continues or will continue by itself.
-	HealthDegraded ops.HealthState = "degraded"
+	HealthDegraded ops.HealthState = health.Degraded
 	// HealthUnhealthy means that work has stopped and that an operator should act.
-	HealthUnhealthy ops.HealthState = "unhealthy"
+	HealthUnhealthy ops.HealthState = health.Unhealthy
 )
 
 // Health is the state of an inbox at one moment.
@@ -51,9 +47,7 @@ type Health struct {
 	// database or of the store of markers.
 	InPlaceOutages map[string]error
 
-	// failing are the handlers that fail and are retried, by Inline or Direct channel, the longest failing first.
-	failing map[string][]health.FailingHandler
-	dead    bool // the opposite of Live
+	dead bool // the opposite of Live
 }
 
 // Ready reports whether the process can do its work: it runs, it is not unhealthy, and none of its partitions is
@@ -77,110 +71,10 @@ func (h Health) Degraded() error {
 // Health returns the inbox's health from what the process knows already. It asks neither the database nor a broker
 // (contract 11.5).
 func (ib *Inbox) Health() Health {
-	h := Health{Processor: ib.processor.Health(), Cleanup: ib.cleaner.Health(), InPlaceStuck: map[string]int{},
-		InPlaceOutages: map[string]error{}, failing: map[string][]health.FailingHandler{}}
-	ib.mu.Lock()
-	h.Running = ib.started
-	for _, c := range ib.consumers {
-		h.Consumers = append(h.Consumers, c.Health())
-	}
-	ib.mu.Unlock()
-	reasons, live := health.Judge(ib.facts(&h))
-	h.State, h.dead, h.Reasons = HealthHealthy, !live, make([]ops.HealthReason, len(reasons))
-	for i, r := range slices.Backward(reasons) {
-		h.State = HealthDegraded
-		if r.Unhealthy {
-			h.State = HealthUnhealthy
-		}
-		of := redact.Value{Channel: r.Channel, HandlerKey: r.HandlerKey} // errors may quote data and connection strings
-		h.Reasons[i] = ops.HealthReason{Code: r.Code, State: h.State, Channel: r.Channel, HandlerKey: r.HandlerKey,
-			MessageIDs: r.MessageIDs, Detail: shortened(ib.cfg.redactor.Error(of, r.Detail))}
-	}
-	return h
-}
-
-// facts returns the reports of the process's parts, and stores in h the ones that Health shows.
-func (ib *Inbox) facts(h *Health) *health.Facts {
-	p, o, c := h.Processor, ib.cfg.options, h.Cleanup
-	f := &health.Facts{Now: ib.cfg.clock.Now(), Limits: health.Limits{DegradedAfter: o.HealthDegradedAfter,
-		UnhealthyAfter: o.HealthUnhealthyAfter, MaxDueAge: o.HealthMaxDueAge, MaxPoisonRate: o.HealthMaxPoisonRate,
-		PoisonWindow: poisonWindow(o), LongRunning: o.LongRunning},
-		Running: p.Running, Standby: standsBy(p), WorkerID: p.WorkerID, Busy: p.Busy, ProgressAt: p.ProgressAt,
-		Errors: p.Conditions, Stuck: maps.Clone(p.Stuck), OpenCircuits: p.OpenCircuits, UnknownKeys: p.UnknownKeys,
-		ClockAhead: p.ClockSkew, BarredRoles: p.BarredRoles, Role: p.DatabaseRole,
-		Synchronous: map[string]health.Synchronous{}, CleanupErr: c.Err}
-	if c.Overdue {
-		f.CleanupHeld, f.CleanupHeldSince = c.Held, c.HeldSince
-	}
-	for channel, r := range ib.runners {
-		reported := health.Synchronous{Outage: r.Outage(), ExcusedUntil: r.ExcusedUntil(), Failing: r.Failing(),
-			Paused: ib.pausedSynchronous(channel)}
-		f.Synchronous[channel] = reported
-		if reported.Outage != nil {
-			h.InPlaceOutages[channel] = reported.Outage
-		}
-		h.failing[channel] = reported.Failing
-		maps.Copy(h.InPlaceStuck, r.Stuck()) // handler keys are unique over all channels
-	}
-	maps.Copy(f.Stuck, h.InPlaceStuck)
-	for _, c := range ib.running.Calls() {
-		f.Calls = append(f.Calls, health.Call{HandlerKey: c.Handler.Key(), MessageIDs: c.MessageIDs(), Since: c.Since,
-			Timeout: ib.timeoutOf(c.Handler)})
-	}
-	for _, c := range h.Consumers {
-		f.Consumers = append(f.Consumers, channelFacts(c))
-	}
-	ib.sampler.report(h, f)
-	return f
-}
-
-// standsBy reports whether another worker holds the lock of Exclusive mode.
-func standsBy(p processor.Health) bool { return p.Mode == processor.ModeExclusive && !p.HoldsLock }
-
-func channelFacts(c kafkaconsumer.Health) health.Channel {
-	halted := c.Halted()
-	c.Partitions = slices.DeleteFunc(slices.Clone(c.Partitions), func(p kafkaconsumer.PartitionHealth) bool {
-		return p.Halted != nil
-	})
-	facts := health.Channel{Name: c.Channel, Halts: len(halted), Err: c.Err()}
-	for _, p := range halted[:min(len(halted), health.MaxHalts)] {
-		facts.Halted = append(facts.Halted, p.Problem())
-	}
-	for _, p := range c.Partitions {
-		if !p.StalledSince.IsZero() {
-			facts.Stalled = append(facts.Stalled, p.StalledSince)
-		}
-	}
-	return facts
-}
-
-// These bound health as it is shown, and as a heartbeat stores it: the row is written every few seconds, and an error's
-// text may be long.
-const (
-	maxStoredReasons    = 50
-	maxStoredDetail     = 500 // characters
-	maxStoredPartitions = 100
-)
-
-// report returns what workers store for operators: the reasons, the worst first, and the state of the consumers.
-func (ib *Inbox) report() (reasons, consumers string) {
-	h := ib.Health()
-	return jsonOf(h.Reasons[:min(len(h.Reasons), maxStoredReasons)]), jsonOf(ib.storedConsumers(h.Consumers, h.failing))
-}
-
-func shortened(detail string) string {
-	if cut := brief.Characters(detail, maxStoredDetail); len(cut) < len(detail) {
-		return cut + "…"
-	}
-	return detail
-}
-
-func jsonOf(list any) string {
-	encoded, err := json.Marshal(list)
-	if err != nil { // strings, numbers and times cannot fail to encode
-		return ""
-	}
-	return string(encoded)
+	h := ib.engine.Health()
+	return Health{State: h.State, Reasons: h.Reasons, Running: h.Running, Processor: h.Processor, Consumers: h.Consumers,
+		Cleanup: h.Cleanup, Backlog: h.Backlog, Workers: h.Workers, SampledAt: h.SampledAt, SampleErr: h.SampleErr,
+		InPlaceStuck: h.InPlaceStuck, InPlaceOutages: h.InPlaceOutages, dead: !h.Live}
 }
 
 // healthBody is the response of the handlers.

@@ -130,7 +130,7 @@ type moduleResult struct {
 
 // newModuleInbox and newModuleOps are the constructors of the values that users take.
 func newModuleInbox(r moduleResult) (*Inbox, error) { return r.inbox, r.err }
-func newModuleOps(ib *Inbox) *ops.Ops               { return ib.ops }
+func newModuleOps(ib *Inbox) *ops.Ops               { return ib.engine.Ops() }
 
 // declaredInbox is the place of the inbox until it is built. It depends on nothing, so handlers can depend on it.
 type declaredInbox struct {
@@ -142,7 +142,9 @@ func (cfg *config) newDeclaredInbox() *declaredInbox { return &declaredInbox{nam
 
 // newLaterInbox and newLaterOps are the constructors of the functions that handlers of the inbox take.
 func newLaterInbox(d *declaredInbox) func() *Inbox { return func() *Inbox { return d.built() } }
-func newLaterOps(d *declaredInbox) func() *ops.Ops { return func() *ops.Ops { return d.built().ops } }
+func newLaterOps(d *declaredInbox) func() *ops.Ops {
+	return func() *ops.Ops { return d.built().engine.Ops() }
+}
 
 func (d *declaredInbox) built() *Inbox {
 	if d.inbox == nil {

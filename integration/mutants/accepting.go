@@ -59,7 +59,7 @@ var acceptingMutants = []mutant{
 	{
 		Name:    "AcceptTx takes any database's transaction",
 		Why:     "the message would be stored with another inbox, and never be handled (contract 4.1)",
-		Package: ".",
+		Package: "internal/engine",
 		In:      "tables.checkOwner",
 		Old:     "id != t.id",
 		New:     `id == ""`,

@@ -5,6 +5,13 @@ package health
 
 import "slices"
 
+// The states of a process.
+const (
+	Healthy   = "healthy"
+	Degraded  = "degraded"
+	Unhealthy = "unhealthy"
+)
+
 // The codes of reasons. The functions of the table say when each applies.
 const (
 	ClosedPool     = "closed_pool"

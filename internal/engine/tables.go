@@ -1,4 +1,4 @@
-package inbox
+package engine
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 // tables makes sure that an inbox uses its own tables: that they exist, are new enough and carry its name, and that a
 // caller's transaction leads to them. A positive answer is kept, so that it costs one query only.
 type tables struct {
-	ib *Inbox
+	e *Engine
 
 	mu      sync.Mutex  // held during check
 	checked atomic.Bool // by Start, or by the first call without Start
@@ -26,17 +26,17 @@ type tables struct {
 
 // check queries the database. The caller holds t.mu.
 func (t *tables) check(ctx context.Context) error {
-	if err := models.CheckSchema(ctx, t.ib.db, t.ib.naming, t.ib.cfg.name); err != nil {
+	if err := models.CheckSchema(ctx, t.e.cfg.DB, t.e.cfg.Naming, t.e.cfg.Name); err != nil {
 		return err
 	}
-	_, id, err := models.Identity(ctx, t.ib.db, t.ib.naming)
+	_, id, err := models.Identity(ctx, t.e.cfg.DB, t.e.cfg.Naming)
 	if err != nil {
 		return err
 	}
-	if err := t.ib.store.KeepSchema(ctx, t.ib.db.Statement.ConnPool); err != nil {
+	if err := t.e.store.KeepSchema(ctx, t.e.cfg.DB.Statement.ConnPool); err != nil {
 		return err
 	}
-	if err := t.ib.bounded(ctx, t.ib.checkIsolation); err != nil {
+	if err := t.e.bounded(ctx, t.e.checkIsolation); err != nil {
 		return err
 	}
 	t.id = id
@@ -54,7 +54,7 @@ func (t *tables) ready(ctx context.Context) error {
 	if t.checked.Load() {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, t.ib.cfg.options.Processor.StatementTimeout)
+	ctx, cancel := context.WithTimeout(ctx, t.e.cfg.Processor.StatementTimeout)
 	defer cancel()
 	return t.check(ctx)
 }
@@ -74,7 +74,7 @@ func (t *tables) checkTx(ctx context.Context, tx *gorm.DB) error {
 	}
 	pool, err := tx.DB()
 	known := err == nil
-	ours, err := t.ib.db.DB()
+	ours, err := t.e.cfg.DB.DB()
 	own := known && err == nil && pool == ours
 	if own && t.checked.Load() {
 		return nil
@@ -84,7 +84,7 @@ func (t *tables) checkTx(ctx context.Context, tx *gorm.DB) error {
 			return nil
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, t.ib.cfg.options.Processor.StatementTimeout)
+	ctx, cancel := context.WithTimeout(ctx, t.e.cfg.Processor.StatementTimeout)
 	defer cancel()
 	if err := t.checkOwner(ctx, tx, own); err != nil {
 		return fmt.Errorf("the transaction does not lead to this inbox's tables: %w", err)
@@ -109,19 +109,19 @@ func (t *tables) rememberPool(pool *sql.DB) {
 // checkOwner compares the owner of the tables that the transaction leads to with this inbox. It queries in the
 // transaction only if the transaction is of the inbox's own pool, because that pool may have no other connection.
 func (t *tables) checkOwner(ctx context.Context, tx *gorm.DB, own bool) error {
-	if err := models.CheckTables(ctx, tx, t.ib.naming); err != nil {
+	if err := models.CheckTables(ctx, tx, t.e.cfg.Naming); err != nil {
 		return err
 	}
-	name, id, err := models.Identity(ctx, tx, t.ib.naming)
+	name, id, err := models.Identity(ctx, tx, t.e.cfg.Naming)
 	if err != nil {
 		return err
 	}
-	if id != "" && name != t.ib.cfg.name {
+	if id != "" && name != t.e.cfg.Name {
 		return fmt.Errorf("%w: it leads to those of inbox %q, not of %q: begin the transaction on the inbox's own database",
-			models.ErrOtherInbox, name, t.ib.cfg.name)
+			models.ErrOtherInbox, name, t.e.cfg.Name)
 	}
 	if own {
-		return t.ib.store.KeepSchema(ctx, tx.Statement.ConnPool)
+		return t.e.store.KeepSchema(ctx, tx.Statement.ConnPool)
 	}
 	if err := t.ready(ctx); err != nil {
 		return err

@@ -1,7 +1,8 @@
-package inbox
+package engine
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -18,11 +19,11 @@ import (
 const progressHeartbeats = 6
 
 // recordProgressUntilStopped records the consumers' progress at intervals.
-func (ib *Inbox) recordProgressUntilStopped(ctx context.Context) {
-	failing := condition.New(ib.log, ib.cfg.clock, zap.WarnLevel, "record of what partitions have caught up to",
+func (e *Engine) recordProgressUntilStopped(ctx context.Context) {
+	failing := condition.New(e.log, e.cfg.Clock, zap.WarnLevel, "record of what partitions have caught up to",
 		"cleanup deletes later")
-	for routine.Sleep(ctx, progressHeartbeats*ib.cfg.options.Processor.HeartbeatInterval) {
-		err := routine.Protect("recording progress", func() error { return ib.writeProgress(ctx) })
+	for routine.Sleep(ctx, progressHeartbeats*e.cfg.Processor.HeartbeatInterval) {
+		err := routine.Protect("recording progress", func() error { return e.writeProgress(ctx) })
 		if err == nil {
 			failing.End(nil)
 		} else if ctx.Err() == nil {
@@ -35,45 +36,45 @@ func (ib *Inbox) recordProgressUntilStopped(ctx context.Context) {
 const lastProgressTimeout = 2 * time.Second
 
 // recordLastProgress records the last progress of the stopped consumers. The next process finds less to wait for.
-func (ib *Inbox) recordLastProgress(ctx context.Context) {
+func (e *Engine) recordLastProgress(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, lastProgressTimeout)
 	defer cancel()
-	if err := ib.recordProgress(ctx); err != nil {
-		ib.log.Warn("inbox: what partitions have caught up to is not recorded, cleanup deletes later", zap.Error(err))
+	if err := e.recordProgress(ctx); err != nil {
+		e.log.Warn("inbox: what partitions have caught up to is not recorded, cleanup deletes later", zap.Error(err))
 	}
 }
 
 // recordProgress stores how far this process's consumers have read each partition, so that every cleanup of the inbox
 // knows it, in any process (contract 6.5). It does nothing in a process without consumers.
-func (ib *Inbox) recordProgress(ctx context.Context) error {
-	if len(ib.currentConsumers()) == 0 {
+func (e *Engine) recordProgress(ctx context.Context) error {
+	if len(e.currentConsumers()) == 0 {
 		return nil
 	}
-	return ib.writeProgress(ctx)
+	return e.writeProgress(ctx)
 }
 
 // currentConsumers returns the consumers of the current run. There are none before Start and after Stop.
-func (ib *Inbox) currentConsumers() []*kafkaconsumer.Consumer {
-	ib.mu.Lock()
-	defer ib.mu.Unlock()
-	return ib.consumers
+func (e *Engine) currentConsumers() []*kafkaconsumer.Consumer {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.consumers
 }
 
 // writeProgress is recordProgress, also without consumers: the store then counts for how long others are missing.
-func (ib *Inbox) writeProgress(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, ib.cfg.options.Processor.StatementTimeout)
+func (e *Engine) writeProgress(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, e.cfg.Processor.StatementTimeout)
 	defer cancel()
-	now, err := ib.store.Clock(ctx, ib.cfg.clock.Now())
+	now, err := e.store.Clock(ctx, e.cfg.Clock.Now())
 	if err != nil {
 		return err
 	}
 	read := time.Now() // after the database's clock was read, so ages are never too short
 	var rows []models.Partition
 	var unlisted []store.Topic
-	for _, c := range ib.currentConsumers() {
+	for _, c := range e.currentConsumers() {
 		p := c.Progress()
 		inline := c.Direct()
-		if inline && !ib.keepsMarkers(p.Channel) {
+		if inline && !e.keepsMarkers(p.Channel) {
 			continue // its redeliveries need nothing that cleanup deletes
 		}
 		for _, t := range p.Topics {
@@ -89,7 +90,7 @@ func (ib *Inbox) writeProgress(ctx context.Context) error {
 			}
 		}
 	}
-	return ib.store.RecordProgress(ctx, rows, unlisted, now)
+	return e.store.RecordProgress(ctx, rows, unlisted, now)
 }
 
 // before converts a moment of this process to the database's clock, which showed now at read. It returns nil for the
@@ -103,12 +104,8 @@ func before(now, read, moment time.Time) *time.Time {
 	return &at
 }
 
-// keepsMarkers reports whether an Inline channel keeps markers in the inbox's own table, where cleanup may sweep them.
-func (ib *Inbox) keepsMarkers(channel string) bool {
-	for _, c := range ib.cfg.channels {
-		if c.name == channel && c.mode == modeInline {
-			return c.keepsMarkers(ib.db)
-		}
-	}
-	return false
+func (e *Engine) keepsMarkers(channel string) bool {
+	return slices.ContainsFunc(e.cfg.Channels, func(c Channel) bool {
+		return c.Name == channel && c.Mode == Inline && c.keepsMarkers(e.cfg.DB)
+	})
 }

@@ -1,4 +1,4 @@
-package inbox
+package engine
 
 import (
 	"cmp"
@@ -18,29 +18,28 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// Ops returns the API to inspect and operate this inbox, for a dashboard or for your own program (contract 11.1). It
-// has the inbox's tables, clock, StatementTimeout and redaction hook (Redact), and the actions that only this process
-// can do; the option Ops, and then configure, may change the options. It needs no Start and starts nothing.
-func (ib *Inbox) Ops(configure ...func(o *ops.Options)) (*ops.Ops, error) {
+// NewOps makes an API to inspect and operate this inbox. It has the inbox's tables, clock, StatementTimeout and
+// redaction hook, and the actions that only this process can do; the option Ops, and then configure, may change the
+// options.
+func (e *Engine) NewOps(configure ...func(o *ops.Options)) (*ops.Ops, error) {
 	first := func(o *ops.Options) {
-		o.Naming, o.Clock, o.Live = ib.naming, ib.cfg.clock, live{ib}
-		o.StatementTimeout = ib.cfg.options.Processor.StatementTimeout
+		o.Naming, o.Clock, o.Live = e.cfg.Naming, e.cfg.Clock, live{e}
+		o.StatementTimeout = e.cfg.Processor.StatementTimeout
 	}
 	// The inbox's hook is last set but first to run, so that no option removes it.
-	last := func(o *ops.Options) { o.Redact = ib.cfg.redactor.Then(o.Redact).Hook() }
-	o, err := ops.New(ib.db, slices.Concat([]func(*ops.Options){first, ib.cfg.options.Ops}, configure,
+	last := func(o *ops.Options) { o.Redact = e.cfg.Redactor.Then(o.Redact).Hook() }
+	return ops.New(e.cfg.DB, slices.Concat([]func(*ops.Options){first, e.cfg.Ops}, configure,
 		[]func(*ops.Options){last})...)
-	return o, ib.name(err)
 }
 
 // live gives operators the actions that only the running application can do.
-type live struct{ ib *Inbox }
+type live struct{ e *Engine }
 
 func (l live) AcceptTx(ctx context.Context, tx *gorm.DB, m handler.RawMessage) (ops.Accepted, func(), error) {
-	if err := l.ib.tables.checkTx(ctx, tx); err != nil {
+	if err := l.e.tables.checkTx(ctx, tx); err != nil {
 		return ops.Accepted{}, nil, err
 	}
-	receipt, err := l.ib.acceptor.AcceptTx(ctx, tx, m)
+	receipt, err := l.e.acceptor.AcceptTx(ctx, tx, m)
 	if err != nil {
 		return ops.Accepted{}, nil, badInput(err)
 	}
@@ -50,10 +49,10 @@ func (l live) AcceptTx(ctx context.Context, tx *gorm.DB, m handler.RawMessage) (
 func (l live) AcceptRejected(
 	ctx context.Context, id string, begun func(context.Context) error, audit models.Audit,
 ) ([]ops.Accepted, error) {
-	if err := l.ib.tables.ready(ctx); err != nil {
+	if err := l.e.tables.ready(ctx); err != nil {
 		return nil, err
 	}
-	results, err := l.ib.acceptor.AcceptRejectedBy(ctx, id, begun, &audit)
+	results, err := l.e.acceptor.AcceptRejectedBy(ctx, id, begun, &audit)
 	switch {
 	case errors.Is(err, acceptor.ErrRejectedNotFound):
 		return nil, fmt.Errorf("%w: %w", ops.ErrNotFound, err)
@@ -87,40 +86,40 @@ func acceptedOf(results []acceptor.Result) []ops.Accepted {
 }
 
 func (l live) Cleanup(ctx context.Context) (handler.Deleted, error) {
-	if err := l.ib.tables.ready(ctx); err != nil {
+	if err := l.e.tables.ready(ctx); err != nil {
 		return handler.Deleted{}, err
 	}
-	return l.ib.cleaner.Clean(ctx)
+	return l.e.cleaner.Clean(ctx)
 }
 
 func (l live) Subscription(key string) (ops.Subscription, error) {
-	s, known := l.ib.registry.Subscription(key)
+	s, known := l.e.cfg.Registry.Subscription(key)
 	if !known {
 		return ops.Subscription{}, fmt.Errorf("handler key %q: %w", key, ops.ErrNotFound)
 	}
-	channels, namespaces := l.ib.cfg.channels, sharedNamespaces(l.ib.cfg.channels)
+	namespaces := l.e.cfg.sharedNamespaces()
 	of := func(channel string) string { return cmp.Or(namespaces[channel], channel) }
 	return ops.Subscription{Handler: s.Handler, Channel: s.Channel, Type: s.Type, Namespace: of(s.Channel),
-		Shared: slices.ContainsFunc(channelNames(channels), func(name string) bool {
+		Shared: slices.ContainsFunc(l.e.cfg.channelNames(), func(name string) bool {
 			return name != s.Channel && of(name) == of(s.Channel)
 		}),
-		Retention: cmp.Or(s.Handler.Retention(), l.ib.cfg.options.Cleanup.Retention),
+		Retention: cmp.Or(s.Handler.Retention(), l.e.cfg.Cleanup.Retention),
 		Stored:    !s.Synchronous}, nil
 }
 
 func (l live) Wake(handlerKeys ...string) {
 	var primary []string
 	for _, key := range handlerKeys {
-		if h, known := l.ib.registry.Lookup(key); known {
+		if h, known := l.e.cfg.Registry.Lookup(key); known {
 			primary = append(primary, h.Key())
 		}
 	}
 	if len(primary) > 0 { // without keys Wake would wake all
 		slices.Sort(primary)
-		l.ib.processor.Wake(slices.Compact(primary)...)
+		l.e.processor.Wake(slices.Compact(primary)...)
 	}
 }
 
-func (l live) Ended() (time.Time, map[string]ops.Ended) { return l.ib.sampler.endedByHandler() }
+func (l live) Ended() (time.Time, map[string]ops.Ended) { return l.e.sampler.endedByHandler() }
 
-func (l live) TakePaused(ctx context.Context) error { return l.ib.processor.TakePaused(ctx) }
+func (l live) TakePaused(ctx context.Context) error { return l.e.processor.TakePaused(ctx) }

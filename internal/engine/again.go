@@ -1,4 +1,4 @@
-package inbox
+package engine
 
 import (
 	"context"
@@ -99,18 +99,18 @@ func (a *again) reopen() {
 }
 
 // runAgain runs the handlers of a rejected record of an Inline or Direct channel again, see acceptor.Config.
-func (ib *Inbox) runAgain(
+func (e *Engine) runAgain(
 	ctx context.Context, channel string, received envelope.Received,
 ) (results []acceptor.Result, bad, err error) {
-	if err := ib.processor.TakePaused(ctx); err != nil { // a process that is not started has not read it
+	if err := e.processor.TakePaused(ctx); err != nil { // a process that is not started has not read it
 		return nil, nil, err
 	}
-	running, r, err := ib.again.begin(ctx)
+	running, r, err := e.again.begin(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	defer ib.again.end(r)
-	ran, err := ib.runners[channel].RunAgain(running, r.stop, received)
+	defer e.again.end(r)
+	ran, err := e.runners[channel].RunAgain(running, r.stop, received)
 	var failed *synchronous.FailedError
 	switch {
 	case errors.As(err, &failed):
@@ -136,16 +136,12 @@ func ranResults(ran []synchronous.Ran) []acceptor.Result {
 
 // reAcceptRequestedUntilStopped accepts, at intervals, the rejected messages again that another process
 // has requested.
-func (ib *Inbox) reAcceptRequestedUntilStopped(ctx context.Context) {
-	failing := condition.New(ib.log, ib.cfg.clock, zap.WarnLevel, "reading requests to accept rejected messages again",
+func (e *Engine) reAcceptRequestedUntilStopped(ctx context.Context) {
+	failing := condition.New(e.log, e.cfg.Clock, zap.WarnLevel, "reading requests to accept rejected messages again",
 		"they wait")
-	var channels []string
-	for _, c := range ib.cfg.channels {
-		channels = append(channels, c.name)
-	}
-	for routine.Sleep(ctx, ib.cfg.options.Processor.HeartbeatInterval) {
+	for routine.Sleep(ctx, e.cfg.Processor.HeartbeatInterval) {
 		err := routine.Protect("accepting rejected messages again", func() error {
-			return ib.ops.ReAcceptRequested(ctx, channels)
+			return e.ops.ReAcceptRequested(ctx, e.cfg.channelNames())
 		})
 		if err == nil {
 			failing.End(nil)

@@ -1,4 +1,4 @@
-package inbox
+package engine
 
 import (
 	"errors"
@@ -37,7 +37,7 @@ func TestHaltedPartitionsAreStoredFirst(t *testing.T) {
 	all[1].Partitions[1].Err = errors.New("fetching fails")
 	counters := telemetry.NewCounters([]string{"orders", "payments"}, nil)
 	counters.OfChannel(telemetry.Unrouted, "payments", 2)
-	stored := (&Inbox{cfg: &config{}, counters: counters}).storedConsumers(all, nil)
+	stored := (&Engine{counters: counters}).storedConsumers(all, nil)
 	require.Equal(t, []int64{0, 2}, []int64{stored[0].Unrouted, stored[1].Unrouted})
 	require.Len(t, stored[1].Partitions, 2, "more than a lag")
 	halted := stored[1].Partitions[0]

@@ -1,4 +1,4 @@
-package inbox
+package engine
 
 import (
 	"context"
@@ -23,7 +23,7 @@ import (
 
 // sampler queries the backlog in the background, so that neither Health nor the gauges wait for the database.
 type sampler struct {
-	ib         *Inbox
+	e          *Engine
 	loop       routine.Loop
 	unregister func() error // removes the gauges of the current run; nil while stopped
 
@@ -31,7 +31,7 @@ type sampler struct {
 	sample  health.Sample // of the current run
 	backlog []processor.Backlog
 	workers int
-	history []endedCount    // oldest first, over poisonWindow
+	history []endedCount    // oldest first, over PoisonWindow
 	hourly  []attemptCounts // oldest first, over an hour
 }
 
@@ -47,7 +47,7 @@ type attemptCounts struct {
 	completed, failed, poisoned map[string]int64
 }
 
-func (s *sampler) now() time.Time { return s.ib.cfg.clock.Now() }
+func (s *sampler) now() time.Time { return s.e.cfg.Clock.Now() }
 
 // reset forgets the samples of an earlier run.
 func (s *sampler) reset() {
@@ -59,7 +59,7 @@ func (s *sampler) reset() {
 
 // start registers the gauges and begins to sample.
 func (s *sampler) start() error {
-	unregister, err := s.ib.instruments.ObserveSamples(s.gauges, s.now)
+	unregister, err := s.e.instruments.ObserveSamples(s.gauges, s.now)
 	if err != nil {
 		return err
 	}
@@ -129,7 +129,7 @@ func pauseAfter(interval, took time.Duration, failed bool) time.Duration {
 }
 
 func (s *sampler) run(ctx context.Context) {
-	query := condition.New(s.ib.log, s.ib.cfg.clock, zap.WarnLevel, "backlog query",
+	query := condition.New(s.e.log, s.e.cfg.Clock, zap.WarnLevel, "backlog query",
 		"gauges and health have no current samples")
 	longRunning := map[string]*condition.Condition{} // by handler key
 	for {
@@ -143,7 +143,7 @@ func (s *sampler) run(ctx context.Context) {
 		default:
 			query.End(nil)
 		}
-		if !routine.Sleep(ctx, pauseAfter(s.ib.cfg.options.SampleInterval, time.Since(began), err != nil)) {
+		if !routine.Sleep(ctx, pauseAfter(s.e.cfg.SampleInterval, time.Since(began), err != nil)) {
 			return
 		}
 	}
@@ -159,7 +159,7 @@ func (s *sampler) takeSample(ctx context.Context, longRunning map[string]*condit
 	)
 	err = routine.Protect("the sample", func() (err error) {
 		s.logLongRunning(longRunning)
-		backlog, workers, err = s.ib.processor.Backlog(ctx)
+		backlog, workers, err = s.e.processor.Backlog(ctx)
 		return err
 	})
 	if ctx.Err() != nil {
@@ -171,7 +171,7 @@ func (s *sampler) takeSample(ctx context.Context, longRunning map[string]*condit
 	s.recordCounts(now)
 	if err != nil {
 		if store.PoolClosed(err) && !store.PoolClosed(s.sample.Err) {
-			s.ib.log.Error("inbox: the database's pool is closed and cannot be reopened: stop the inbox before closing the pool, and restart the process",
+			s.e.log.Error("inbox: the database's pool is closed and cannot be reopened: stop the inbox before closing the pool, and restart the process",
 				zap.Error(err))
 		}
 		s.sample.Fail(now, err)
@@ -184,7 +184,7 @@ func (s *sampler) takeSample(ctx context.Context, longRunning map[string]*condit
 			Processing: b.Processing, Poisoned: b.Poisoned, Capped: b.Capped, OldestDue: b.OldestDue, Paused: b.Paused,
 			Broken: b.Broken}
 	}
-	p := s.ib.processor.Health()
+	p := s.e.processor.Health()
 	s.sample.Succeed(now, sampled, p.Queued, standsBy(p))
 	return nil
 }
@@ -201,7 +201,7 @@ func (s *sampler) report(h *Health, f *health.Facts) {
 // logLongRunning logs when calls of a handler do not return, every five minutes, and when all have returned. Each
 // handler key has its own condition.
 func (s *sampler) logLongRunning(conditions map[string]*condition.Condition) {
-	h := s.ib.Health()
+	h := s.e.Health()
 	late := map[string]bool{}
 	for _, r := range h.Reasons {
 		if r.Code != health.LongRunning {
@@ -209,8 +209,8 @@ func (s *sampler) logLongRunning(conditions map[string]*condition.Condition) {
 		}
 		late[r.HandlerKey] = true
 		if conditions[r.HandlerKey] == nil {
-			log := s.ib.log.With(zap.String(telemetry.FieldHandlerKey, r.HandlerKey))
-			conditions[r.HandlerKey] = condition.New(log, s.ib.cfg.clock, zap.WarnLevel, "handler progress",
+			log := s.e.log.With(zap.String(telemetry.FieldHandlerKey, r.HandlerKey))
+			conditions[r.HandlerKey] = condition.New(log, s.e.cfg.Clock, zap.WarnLevel, "handler progress",
 				"a call does not return")
 		}
 		conditions[r.HandlerKey].Begin(r.HandlerKey, errors.New(r.Detail),
@@ -223,14 +223,11 @@ func (s *sampler) logLongRunning(conditions map[string]*condition.Condition) {
 	}
 }
 
-// poisonWindow is the time that HealthMaxPoisonRate covers: five minutes, or a longer SampleInterval.
-func poisonWindow(o Options) time.Duration { return max(5*time.Minute, o.SampleInterval) }
-
 // recordCounts keeps the counters' current values. The caller holds s.mu.
 func (s *sampler) recordCounts(now time.Time) {
-	counted := s.ib.counters.Snapshot()
+	counted := s.e.counters.Snapshot()
 	s.history = append(s.history, endedCount{now, counted.Processed + counted.Poisoned, counted.Poisoned})
-	s.history = dropOlder(s.history, now, poisonWindow(s.ib.cfg.options), func(e endedCount) time.Time { return e.at })
+	s.history = dropOlder(s.history, now, s.e.cfg.Limits.PoisonWindow, func(e endedCount) time.Time { return e.at })
 	if n := len(s.hourly); n == 0 || now.Sub(s.hourly[n-1].at) >= time.Minute {
 		s.hourly = append(s.hourly, s.countAttempts(now))
 	}
@@ -247,7 +244,7 @@ func dropOlder[T any](history []T, now time.Time, window time.Duration, at func(
 }
 
 func (s *sampler) countAttempts(now time.Time) attemptCounts {
-	c := s.ib.counters
+	c := s.e.counters
 	return attemptCounts{at: now, completed: c.By(telemetry.Processed), failed: c.By(telemetry.Failed),
 		poisoned: c.By(telemetry.Poisoned)}
 }
@@ -268,25 +265,25 @@ func (s *sampler) endedByHandler() (since time.Time, ended map[string]ops.Ended)
 	return then.at, ended
 }
 
-// poisoned returns how many statuses were poisoned, of how many that ended, within poisonWindow. A failed attempt that
+// poisoned returns how many statuses were poisoned, of how many that ended, within PoisonWindow. A failed attempt that
 // is retried ends no status. The caller holds s.mu.
 func (s *sampler) poisoned() (poisoned, of int64) {
 	if len(s.history) == 0 {
 		return 0, 0
 	}
-	first, counted := s.history[0], s.ib.counters.Snapshot()
+	first, counted := s.history[0], s.e.counters.Snapshot()
 	poisoned = counted.Poisoned - first.poisoned
 	return poisoned, counted.Processed + counted.Poisoned - first.all
 }
 
 // gauges returns the gauges' values, from the last sample and from the consumers' memory.
 func (s *sampler) gauges() telemetry.Sample {
-	h := s.ib.Health()
+	h := s.e.Health()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	shown := telemetry.Sample{Fresh: s.sample.Err == nil && !s.sample.At.IsZero(), Began: s.sample.Began, At: s.sample.At,
 		Handlers: s.sample.Handlers, Workers: s.workers, Health: map[string]int{}, Partitions: partitionsOf(h.Consumers),
-		OldestRunning: s.ib.oldestRunning()}
+		OldestRunning: s.e.oldestRunning()}
 	for _, code := range health.Codes() {
 		shown.Health[code] = 0
 	}
@@ -312,20 +309,20 @@ func partitionsOf(consumers []kafkaconsumer.Health) []telemetry.PartitionSample 
 }
 
 // timeoutOf returns how long a call of the handler may take, 0 for no limit.
-func (ib *Inbox) timeoutOf(h *handler.Handler) time.Duration {
+func (e *Engine) timeoutOf(h *handler.Handler) time.Duration {
 	if own := h.Timeout(); own > 0 {
 		return own
 	}
-	return ib.cfg.options.Processor.HandlerTimeout
+	return e.cfg.Processor.HandlerTimeout
 }
 
 // oldestRunning returns the start of each handler's oldest running call, zero if none runs.
-func (ib *Inbox) oldestRunning() map[string]time.Time {
+func (e *Engine) oldestRunning() map[string]time.Time {
 	oldest := map[string]time.Time{}
-	for h := range ib.registry.Handlers() {
+	for h := range e.cfg.Registry.Handlers() {
 		oldest[h.Key()] = time.Time{}
 	}
-	for _, c := range slices.Backward(ib.running.Calls()) {
+	for _, c := range slices.Backward(e.running.Calls()) {
 		oldest[c.Handler.Key()] = c.Since
 	}
 	return oldest
