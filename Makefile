@@ -71,7 +71,7 @@ MUTANTS := -part $(TURN) -jobs 2
 
 .PHONY: test-more-here
 test-more-here: $(BIN)/testreport $(BIN)/mutants
-	@set -eu -o pipefail; { (cd integration && $(TESTED) ./dashboard ./maketest ./mutants) && (cd tools && $(TESTED) ./release) && $(WITH_MATTN) . ./processor ./acceptor ./cleanup ./ops ./dashboard ./internal/store/sqlite ./internal/synchronous ./idempotent/... && (cd integration && $(WITH_MATTN) ./kafka) && $(BIN)/mutants -json $(MUTANTS); } | $(BIN)/testreport
+	@set -eu -o pipefail; { (cd integration && $(TESTED) ./dashboard ./maketest ./mutants) && (cd tools && $(TESTED) ./release) && $(WITH_MATTN) . ./internal/engine ./processor ./acceptor ./cleanup ./ops ./dashboard ./internal/store/sqlite ./internal/synchronous ./idempotent/... && (cd integration && $(WITH_MATTN) ./kafka) && $(BIN)/mutants -json $(MUTANTS); } | $(BIN)/testreport
 
 .PHONY: mutants
 mutants: ## put all known defects in, one at a time, and see tests fail

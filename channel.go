@@ -115,7 +115,7 @@ func (c *channel) engine() engine.Channel {
 	return e
 }
 
-// handlerKeys returns the keys of the declared handlers, one for each type.
+// handlerKeys returns the keys of the declared handlers.
 func (c *channel) handlerKeys() (keys []string) {
 	for _, s := range c.subscriptions {
 		if s.spec != nil {

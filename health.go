@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/gorm-inbox/inbox/cleanup"
-	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 	"github.com/gorm-inbox/inbox/ops"
 	"github.com/gorm-inbox/inbox/processor"
@@ -16,11 +15,11 @@ import (
 // The states of an inbox (contract 11.5).
 const (
 	// HealthHealthy means that the inbox knows of nothing wrong.
-	HealthHealthy ops.HealthState = health.Healthy
+	HealthHealthy ops.HealthState = "healthy"
 	// HealthDegraded means that something is wrong, and that work continues or will continue by itself.
-	HealthDegraded ops.HealthState = health.Degraded
+	HealthDegraded ops.HealthState = "degraded"
 	// HealthUnhealthy means that work has stopped and that an operator should act.
-	HealthUnhealthy ops.HealthState = health.Unhealthy
+	HealthUnhealthy ops.HealthState = "unhealthy"
 )
 
 // Health is the state of an inbox at one moment.

@@ -87,6 +87,7 @@ func (c *claimer) claim(
 	if claimed.LanesErr != nil {
 		c.lanes.checkFailed(claimed.LanesErr)
 	}
+	c.lanes.notifyOthers(claimed.More)
 	claims := claimed.Claims
 	c.held.add(claims)
 	got, end := map[string]int{}, map[string]store.Place{}

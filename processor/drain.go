@@ -79,6 +79,11 @@ func (p *Processor) ProcessPending(ctx context.Context) (Drained, error) {
 		return counts, err
 	}
 	defer d.permit.leave()
+	defer func() {
+		if p.now.Load() == nil { // otherwise Stop waits
+			p.notifier.wait(context.WithoutCancel(ctx))
+		}
+	}()
 	if err := d.prepare(ctx); err != nil {
 		return counts, err
 	}

@@ -126,21 +126,32 @@ func (l *lanes) checkFailed(err error) {
 	l.log.Warn("inbox: advancing lanes failed, the next sweep checks them", zap.Error(err))
 }
 
-// free wakes the handlers of these keys: those of other programs, which may have renamed a handler, by a notification.
+// free wakes the handlers of these keys, also those that only other programs have.
 func (l *lanes) free(keys []string) {
-	var primary, others []string
+	l.wake(keys)
+	l.notifyOthers(keys)
+}
+
+// wake wakes the handlers of those keys that we have.
+func (l *lanes) wake(keys []string) {
+	var primary []string
 	for _, key := range keys {
 		if h, known := l.registry.Lookup(key); known {
 			primary = append(primary, h.Key())
-		} else {
-			others = append(others, key)
 		}
 	}
-	l.notify(others...)
 	if len(primary) > 0 {
 		slices.Sort(primary)
 		l.wakeup.wake(slices.Compact(primary)...)
 	}
+}
+
+// notifyOthers notifies other programs of those keys that we do not have. They may have renamed a handler of ours.
+func (l *lanes) notifyOthers(keys []string) {
+	l.notify(slices.DeleteFunc(slices.Clone(keys), func(key string) bool {
+		_, known := l.registry.Lookup(key)
+		return known
+	})...)
 }
 
 // lanePage is how many lanes one statement of a check covers.
@@ -206,7 +217,7 @@ func (l *lanes) walk(ctx context.Context, rule store.LaneRule) error {
 		if err != nil {
 			return err
 		}
-		l.free(keys)
+		l.wake(keys) // not those of handlers that may be nowhere, minute after minute
 		if next == nil {
 			return nil
 		}
@@ -225,7 +236,7 @@ func (l *lanes) releaseUnordered(ctx context.Context, handlerKeys []string) erro
 			return fmt.Errorf("release waiting statuses of handlers that are no longer ordered: %w", err)
 		}
 		if released > 0 {
-			l.free(handlerKeys)
+			l.wake(handlerKeys)
 		}
 		if released < lanePage {
 			return nil

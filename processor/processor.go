@@ -449,6 +449,7 @@ func (p *Processor) Stop(ctx context.Context) error {
 	a.endWatching()
 	// A hook that ignores its context must not delay the stop.
 	waitFor(routine.Go(a.services.Wait), time.Now().Add(max(time.Until(budget.flush), time.Second)))
+	p.notifier.wait(a.hard) // a sweep may have had more to send, which is given up
 	var problems []error
 	if left := a.left.count(); left > 0 {
 		problems = append(problems,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -43,5 +44,37 @@ func TestOldProgramLeavesNextStatusUnderNewKey(t *testing.T) {
 		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, old) }, "all were completed")
 		require.Empty(t, old.Health().Processor.Conditions)
 		require.Len(t, ran.runs, 2*lanes)
+	})
+}
+
+// The program that has renamed the handler is notified: it runs the next message without a poll or a sweep.
+func TestNextStatusUnderNewKeyRunsWithoutPoll(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has no notifications
+		ran := newLedger()
+		patient := inbox.Configure(func(o *inbox.Options) {
+			o.Processor.PollingInterval, o.Processor.Listen = time.Hour, true
+			o.Processor.SweepInterval = time.Hour // sweeps check all lanes
+		})
+		block := make(chan struct{})
+		first := inboxtest.Do("old", func(ctx context.Context, m inboxtest.Bytes) error {
+			<-block
+			return ran.note(ctx, m)
+		}, handler.Ordered())
+		old := inboxtest.New(t, d.DB, unhurried(), patient, inboxtest.Handlers(first))
+		renamed := inboxtest.New(t, d.Another(t), unhurried(), patient,
+			inboxtest.Handlers(inboxtest.Do("new", ran.note, handler.Ordered(), handler.LegacyKeys("old"))))
+		startSampled(t, old)
+		_, err := old.Accept(t.Context(), step("lane", 1))
+		require.NoError(t, err)
+		inboxtest.Eventually(t, func() bool { return old.Health().Processor.Busy > 0 }, "the old program runs")
+		startSampled(t, renamed)
+		for _, m := range []handler.RawMessage{step("lane", 2), step("other", 1)} {
+			_, err = renamed.Accept(t.Context(), m)
+			require.NoError(t, err)
+		}
+		inboxtest.Eventually(t, func() bool { return renamed.Counters().Processed == 1 }, "it has passed over the lane")
+		pause(t, time.Second) // nothing else that wakes it is left
+		close(block)
+		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, old) }, "both were completed")
 	})
 }

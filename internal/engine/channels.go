@@ -22,7 +22,9 @@ const (
 	Direct
 )
 
-func (m Mode) String() string { return [...]string{"Inbox", "Inline", "Direct"}[m] }
+func (m Mode) String() string {
+	return [...]string{Inbox: "Inbox", Inline: "Inline", Direct: "Direct"}[m]
+}
 
 // Channel is a declared channel.
 type Channel struct {
@@ -32,7 +34,7 @@ type Channel struct {
 	Kafka *kafkaconsumer.Config
 	// Namespace is declared by IDNamespace; empty if the channel shares no IDs.
 	Namespace string
-	// HandlerKeys are the current keys of its handlers in the order of declaration, one for each type.
+	// HandlerKeys are the current keys of its handlers in the order of declaration.
 	HandlerKeys []string
 	// WithoutInbox exempts it from WarnWithoutInbox.
 	WithoutInbox bool
@@ -41,7 +43,7 @@ type Channel struct {
 
 	Acceptor                         acceptor.Options
 	MaxRetries, PartitionConcurrency int
-	Configured                       bool // these are not all the inbox's
+	Configured                       bool // it has options for itself, even if they equal the inbox's
 }
 
 // Markers is how the handlers of an Inline channel remember messages.

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 
+	"go.uber.org/zap"
+
 	"github.com/gorm-inbox/inbox/acceptor"
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/internal/columns"
@@ -14,7 +16,6 @@ import (
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 	"github.com/gorm-inbox/inbox/ops"
 	"github.com/gorm-inbox/inbox/redact"
-	"go.uber.org/zap"
 )
 
 // newConsumers makes the consumers of all channels that have a transport. Each start makes its own, because a consumer
@@ -61,15 +62,14 @@ func (c Channel) decoding() envelope.DecoderConfig {
 	return declared
 }
 
-// allKeys returns all keys of the channel's handlers, each once.
+// allKeys returns all keys of the channel's handlers.
 func (e *Engine) allKeys(c Channel) []string {
 	var keys []string
 	for _, key := range c.HandlerKeys {
 		h, _ := e.cfg.Registry.Lookup(key) // known, because it is the channel's
 		keys = append(keys, h.Keys()...)
 	}
-	slices.Sort(keys)
-	return slices.Compact(keys)
+	return keys
 }
 
 // decoders returns the decoders of the channels that have a transport.

@@ -1,5 +1,6 @@
-// Package engine runs one inbox. New builds its parts, such as acceptor, processor, cleaner and consumers, from what
-// the root package declares; Start and Stop run them; Health judges them. Its calls check the inbox's tables first.
+// Package engine runs one inbox. New builds its parts, such as acceptor, processor and cleaner, from what the root
+// package declares; Start adds the consumers and runs all, until Stop; Health judges them. Calls that accept, process or
+// clean up check the inbox's tables first.
 package engine
 
 import (
@@ -59,7 +60,7 @@ type Config struct {
 	EndApplication func() error
 
 	SampleInterval time.Duration
-	Limits         health.Limits // but PoisonWindow: five minutes, or a longer SampleInterval
+	Limits         health.Limits // New sets PoisonWindow: five minutes, or a longer SampleInterval
 
 	Backoff        func(errorCount int) time.Duration
 	Middleware     []handler.Middleware

@@ -7,14 +7,15 @@ import (
 	"slices"
 	"time"
 
+	"go.uber.org/zap"
+	"gorm.io/gorm"
+
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/idempotent"
 	"github.com/gorm-inbox/inbox/idempotent/gormstore"
 	"github.com/gorm-inbox/inbox/internal/problems"
 	"github.com/gorm-inbox/inbox/internal/synchronous"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
-	"go.uber.org/zap"
-	"gorm.io/gorm"
 )
 
 // markerWait is how long a message waits in the database for another run of the same message. While it waits, it holds
