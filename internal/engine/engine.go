@@ -1,6 +1,6 @@
 // Package engine runs one inbox. New builds its parts, such as acceptor, processor and cleaner, from what the root
-// package declares; Start adds the consumers and runs all, until Stop; Health judges them. Calls that accept, process or
-// clean up check the inbox's tables first.
+// package declares; Start adds the consumers and runs all, until Stop; Health judges them. Calls that accept, process
+// or clean up check the inbox's tables first.
 package engine
 
 import (
