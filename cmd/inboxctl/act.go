@@ -108,11 +108,11 @@ func newAction(a *app, act action) *cobra.Command {
 		Use: act.verb + " [STATUS-ID[@VERSION]|MESSAGE-ID]...",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if matching {
-				from, to, err := period(when.from, when.to, a.now())
+				in, err := when.period(a.now())
 				if err != nil {
 					return err
 				}
-				return a.actOnMatching(cmd, act, args, filters.filter(from, to), &bulk)
+				return a.actOnMatching(cmd, act, args, filters.filter(in), &bulk)
 			}
 			bulkOnly := append([]string{"dry-run", "chunk", "state"}, statusFilters...)
 			bulkOnly = slices.DeleteFunc(bulkOnly, func(name string) bool { return name == "namespace" })
@@ -139,11 +139,7 @@ func newAction(a *app, act action) *cobra.Command {
 }
 
 func joinedStates(states []ops.State, separator string) string {
-	names := make([]string, len(states))
-	for i, state := range states {
-		names[i] = string(state)
-	}
-	return strings.Join(names, separator)
+	return strings.Join(texts[string](states), separator)
 }
 
 // target is what an argument names: a status or, as it may be both, a message.

@@ -2,7 +2,7 @@ package main
 
 import (
 	"context"
-	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -31,44 +31,14 @@ ops.AuditEntry.`,
   inboxctl audit --target 7f9c2ba4
   inboxctl audit --from 30d --export csv > audit.csv`,
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			filter.Actor, filter.Action = ops.Actor(who), ops.Action(act)
-			var after ops.Cursor
-			if filter.From, filter.To, after, err = page.start(a.now()); err != nil {
-				return err
-			}
-			if err := page.checkExport(cmd); err != nil {
-				return err
-			}
-			if page.export != "" {
-				return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
-					read := func(after ops.Cursor, limit int) (ops.Page[ops.AuditEntry], error) {
-						return o.Audit(ctx, filter, after, limit)
-					}
-					return export(a, page.export, page.exportLimit(cmd), read)
-				})
-			}
-			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
-				found, err := o.Audit(ctx, filter, after, page.limit)
-				if err != nil {
-					return err
-				}
-				found.Next = next(filter.From, filter.To, found.Next)
-				err = a.print(found, func() {
-					if len(found.Items) == 0 {
-						fmt.Fprintln(a.out, "No audit row found.")
-						return
-					}
-					auditTable(found.Items).write(a.out)
-				})
-				a.more(found.Next, found.Partial, found.Looked)
-				return err
-			})
+			return printPage(a, cmd, &page,
+				func(ctx context.Context, o *ops.Ops, in period, after ops.Cursor, limit int) (ops.Page[ops.AuditEntry], error) {
+					filter.From, filter.To = in.from, in.to
+					return o.Audit(ctx, filter, after, limit)
+				}, writeAudit)
 		},
-	}
-	names := []string{}
-	for _, action := range ops.Actions() {
-		names = append(names, string(action))
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&who, "by", "", "of this actor")
@@ -76,16 +46,16 @@ ops.AuditEntry.`,
 	flags.StringVar(&filter.Target, "target", "", "whose target contains this")
 	page.bindExport(cmd)
 	page.bindPeriod(cmd, "")
-	completeFlag(cmd, "action", names...)
+	completeFlag(cmd, "action", texts[string](ops.Actions())...)
 	page.bind(cmd)
 	return cmd
 }
 
-func auditTable(entries []ops.AuditEntry) *table {
-	t := newTable(column{name: "AT"}, column{name: "ACTOR"}, column{name: "ROLE"}, column{name: "ACTION"},
-		column{name: "TARGET"}, column{name: "DETAIL", limit: 80})
+func writeAudit(w io.Writer, entries []ops.AuditEntry) {
+	t := newTable("AT", "ACTOR", "ROLE", "ACTION", "TARGET", "DETAIL").limit("DETAIL", 80)
+	t.none = "No audit row found."
 	for _, e := range entries {
 		t.add(instant(e.OccurredAt), string(e.Actor), e.DatabaseRole, string(e.Action), e.Target, e.Detail)
 	}
-	return t
+	t.write(w)
 }

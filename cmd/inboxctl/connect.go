@@ -5,10 +5,12 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
 	"gorm.io/gorm"
 	"gorm.io/gorm/logger"
 
@@ -150,6 +152,21 @@ func (a *app) print(v any, text func()) error {
 	}
 	text()
 	return a.results.err
+}
+
+// view returns the RunE of a command that reads one value and prints it.
+func view[T any](
+	a *app, read func(o *ops.Ops, ctx context.Context) (T, error), write func(w io.Writer, v T),
+) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, _ []string) error {
+		return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
+			v, err := read(o, ctx)
+			if err != nil {
+				return err
+			}
+			return a.print(v, func() { write(a.out, v) })
+		})
+	}
 }
 
 // stepTimeout is the longest time that one step of an action may take.

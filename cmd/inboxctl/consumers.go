@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"regexp"
 	"strconv"
 
@@ -47,14 +48,7 @@ JSON: a list of ops.Consumer.`,
 					return err
 				}
 				return a.print(consumers, func() {
-					switch {
-					case len(consumers) > 0:
-						consumerTable(consumers, wide).write(a.out)
-					case halted:
-						fmt.Fprintln(a.out, "No partition is halted.")
-					default:
-						fmt.Fprintln(a.out, "No consumers: no living worker has a channel with a Kafka topic.")
-					}
+					writeConsumers(a.out, consumers, halted, wide)
 					if !halted {
 						writeObstacles(a.out, topics)
 					}
@@ -83,14 +77,13 @@ func onlyHalted(consumers []ops.Consumer) (with []ops.Consumer) {
 	return with
 }
 
-func consumerTable(consumers []ops.Consumer, wide bool) *table {
-	limit := errorColumns
-	if wide {
-		limit = 0
+func writeConsumers(w io.Writer, consumers []ops.Consumer, halted, wide bool) {
+	t := newTable("CHANNEL", "PARTITION", "STATE", ">POSITION", ">COMMITTED", ">LAG", "HOST", ">PID", "NOTE").
+		limit("NOTE", errorLimit(wide))
+	t.none = "No consumers: no living worker has a channel with a Kafka topic."
+	if halted {
+		t.none = "No partition is halted."
 	}
-	t := newTable(column{name: "CHANNEL"}, column{name: "PARTITION"}, column{name: "STATE"},
-		column{name: "POSITION", right: true}, column{name: "COMMITTED", right: true}, column{name: "LAG", right: true},
-		column{name: "HOST"}, column{name: "PID", right: true}, column{name: "NOTE", limit: limit})
 	for _, c := range consumers {
 		if len(c.Partitions) == 0 || c.Problem != "" {
 			t.add(c.Channel, "", c.State, "", "", known(c.Lag), c.Host, number(c.PID), c.Problem)
@@ -107,7 +100,7 @@ func consumerTable(consumers []ops.Consumer, wide bool) *table {
 			t.add(c.Channel, "", "", "", "", "", c.Host, number(c.PID), fmt.Sprintf("%d more partitions", c.Unlisted))
 		}
 	}
-	return t
+	t.write(w)
 }
 
 // known formats a number that is negative while it is unknown.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/csv"
 	"fmt"
 	"reflect"
@@ -135,10 +134,3 @@ var (
 	leadingFormula = regexp.MustCompile(`^[=+\-@]`)
 	formula        = regexp.MustCompile(`([;\t|][ "']*)([=+\-@])`)
 )
-
-// exportList prints the statuses that match.
-func (a *app) exportList(ctx context.Context, o *ops.Ops, format string, filter ops.Filter, maxRows int) error {
-	return export(a, format, maxRows, func(after ops.Cursor, limit int) (ops.Page[ops.Status], error) {
-		return o.List(ctx, filter, after, limit)
-	})
-}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -21,21 +22,12 @@ renamed or removed, or its process is down, and its statuses wait.
 JSON: a list of ops.Handler.`,
 		Example: `  inboxctl handlers`,
 		Args:    noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
-				handlers, err := o.Handlers(ctx)
-				if err != nil {
-					return err
-				}
-				return a.print(handlers, func() { handlerTable(handlers).write(a.out) })
-			})
-		},
+		RunE:    view(a, (*ops.Ops).Handlers, writeHandlers),
 	}
 }
 
-func handlerTable(handlers []ops.Handler) *table {
-	t := newTable(column{name: "HANDLER"}, column{name: "WORKERS", right: true}, column{name: "PAUSED"},
-		column{name: "NOTE"})
+func writeHandlers(w io.Writer, handlers []ops.Handler) {
+	t := newTable("HANDLER", ">WORKERS", "PAUSED", "NOTE")
 	for _, h := range handlers {
 		note := h.Obstacle
 		if h.StoredOnly {
@@ -43,7 +35,7 @@ func handlerTable(handlers []ops.Handler) *table {
 		}
 		t.add(h.HandlerKey, number(h.Workers), yesNo(h.Paused), note)
 	}
-	return t
+	t.write(w)
 }
 
 func newPause(a *app) *cobra.Command {

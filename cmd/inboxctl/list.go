@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"regexp"
 	"strconv"
 	"strings"
@@ -44,36 +45,13 @@ JSON: ops.Page of ops.Status; with --count {"count"}; with jsonl an ops.Status.`
   inboxctl list --state poisoned --export csv --limit 10000 > poisoned.csv`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := page.checkExport(cmd); err != nil {
-				return err
+			if counts {
+				return a.printCount(cmd, &filters, &page)
 			}
-			from, to, after, err := page.start(a.now())
-			if err != nil {
-				return err
-			}
-			filter := filters.filter(from, to)
-			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
-				switch {
-				case counts:
-					return a.printCount(ctx, o, filter)
-				case page.export != "":
-					return a.exportList(ctx, o, page.export, filter, page.exportLimit(cmd))
-				}
-				found, err := o.List(ctx, filter, after, page.limit)
-				if err != nil {
-					return err
-				}
-				found.Next = next(from, to, found.Next)
-				err = a.print(found, func() {
-					if len(found.Items) == 0 {
-						fmt.Fprintln(a.out, "No status found.")
-						return
-					}
-					statusTable(found.Items, a.now(), all).write(a.out)
-				})
-				a.more(found.Next, found.Partial, found.Looked)
-				return err
-			})
+			return printPage(a, cmd, &page,
+				func(ctx context.Context, o *ops.Ops, in period, after ops.Cursor, limit int) (ops.Page[ops.Status], error) {
+					return o.List(ctx, filters.filter(in), after, limit)
+				}, func(w io.Writer, found []ops.Status) { writeStatuses(w, found, a.now(), all) })
 		},
 	}
 	filters.bindStates(cmd, ops.States()...)
@@ -86,27 +64,29 @@ JSON: ops.Page of ops.Status; with --count {"count"}; with jsonl an ops.Status.`
 	return cmd
 }
 
-func (a *app) printCount(ctx context.Context, o *ops.Ops, filter ops.Filter) error {
-	n, err := o.Count(ctx, filter)
+func (a *app) printCount(cmd *cobra.Command, filters *filterFlags, page *pageFlags) error {
+	in, _, err := page.start(cmd, a.now())
 	if err != nil {
 		return err
 	}
-	return a.print(struct{ Count ops.Count }{n}, func() { fmt.Fprintln(a.out, count(n)) })
+	return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
+		n, err := o.Count(ctx, filters.filter(in))
+		if err != nil {
+			return err
+		}
+		return a.print(struct{ Count ops.Count }{n}, func() { fmt.Fprintln(a.out, count(n)) })
+	})
 }
 
-func statusTable(statuses []ops.Status, now time.Time, wide bool) *table {
-	limit := errorColumns
-	if wide {
-		limit = 0
-	}
-	t := newTable(column{name: "STATUS"}, column{name: "STATE"}, column{name: "HANDLER"}, column{name: "MESSAGE"},
-		column{name: "TYPE", limit: 40},
-		column{name: "RECEIVED", right: true}, column{name: "ERRORS", right: true}, column{name: "ERROR", limit: limit})
+func writeStatuses(w io.Writer, statuses []ops.Status, now time.Time, wide bool) {
+	t := newTable("STATUS", "STATE", "HANDLER", "MESSAGE", "TYPE", ">RECEIVED", ">ERRORS", "ERROR").
+		limit("TYPE", 40).limit("ERROR", errorLimit(wide))
+	t.none = "No status found."
 	for _, s := range statuses {
 		t.add(s.ID, stateName(s), s.HandlerKey, s.MessageID, s.Type, ago(now, s.ReceivedAt), number(s.ErrorCount),
 			s.LastError)
 	}
-	return t
+	t.write(w)
 }
 
 // stateName returns the state. For a pending status it adds whether it waits in its lane or has failed.
@@ -150,29 +130,22 @@ func (f *filterFlags) bindCommon(cmd *cobra.Command) {
 }
 
 func (f *filterFlags) bindStates(cmd *cobra.Command, states ...ops.State) {
-	names := make([]string, len(states))
-	for i, state := range states {
-		names[i] = string(state)
-	}
+	names := texts[string](states)
 	cmd.Flags().StringSliceVar(&f.states, "state", nil, strings.Join(names, ", ")+"; may be repeated (default all)")
 	completeFlag(cmd, "state", names...)
 }
 
-func (f *filterFlags) filter(from, to time.Time) ops.Filter {
-	filter := ops.Filter{From: from, To: to, HandlerKeys: f.handlers, MessageID: f.message, Namespace: f.namespace,
-		Type: f.typ, ErrorText: f.errorText, Fingerprint: f.fingerprint}
-	for _, state := range f.states {
-		filter.States = append(filter.States, ops.State(state))
-	}
-	return filter
+func (f *filterFlags) filter(in period) ops.Filter {
+	return ops.Filter{From: in.from, To: in.to, HandlerKeys: f.handlers, MessageID: f.message, Namespace: f.namespace,
+		Type: f.typ, ErrorText: f.errorText, Fingerprint: f.fingerprint, States: texts[ops.State](f.states)}
 }
 
-// period parses --from and --to.
-func period(from, to string, now time.Time) (begin, end time.Time, err error) {
-	if begin, err = when("from", from, now); err == nil {
-		end, err = when("to", to, now)
+// texts converts between two types of strings, such as states and their names.
+func texts[To, From ~string](all []From) (converted []To) {
+	for _, each := range all {
+		converted = append(converted, To(each))
 	}
-	return begin, end, err
+	return converted
 }
 
 var daysAgo = regexp.MustCompile(`^(\d{1,6})d$`)
@@ -218,6 +191,9 @@ type pageFlags struct {
 	export   string // empty unless the user wants no page
 }
 
+// period is the time that --from and --to select.
+type period struct{ from, to time.Time }
+
 // bind adds --limit and --after.
 func (p *pageFlags) bind(cmd *cobra.Command) {
 	cmd.Flags().IntVar(&p.limit, "limit", 50, "the maximum number of lines, 1 to 1000")
@@ -231,11 +207,12 @@ func (p *pageFlags) bindPeriod(cmd *cobra.Command, what string) {
 	cmd.Flags().StringVar(&p.to, "to", "", what+"before: as --from")
 }
 
-func (p *pageFlags) check() error {
-	if p.limit < 1 || p.limit > ops.MaxLimit && p.export == "" {
-		return misuse("--limit = %d: must be 1 to %d", p.limit, ops.MaxLimit)
+// period parses --from and --to.
+func (p *pageFlags) period(now time.Time) (in period, err error) {
+	if in.from, err = when("from", p.from, now); err == nil {
+		in.to, err = when("to", p.to, now)
 	}
-	return nil
+	return in, err
 }
 
 // exportLimit returns how many rows an export may print, 0 for all of them.
@@ -248,27 +225,56 @@ func (p *pageFlags) exportLimit(cmd *cobra.Command) int {
 
 // start returns where the page begins, and the period of its list. A cursor belongs to the filter that it came from,
 // but "24h ago" is another time in the next command. So the position in --after consists of the period and the cursor.
-func (p *pageFlags) start(now time.Time) (from, to time.Time, cursor ops.Cursor, err error) {
-	if err := p.check(); err != nil {
-		return from, to, "", err
+func (p *pageFlags) start(cmd *cobra.Command, now time.Time) (in period, cursor ops.Cursor, err error) {
+	if err := p.checkExport(cmd); err != nil {
+		return in, "", err
+	}
+	if p.limit < 1 || p.limit > ops.MaxLimit && p.export == "" {
+		return in, "", misuse("--limit = %d: must be 1 to %d", p.limit, ops.MaxLimit)
 	}
 	parts := strings.Split(p.after, ".")
 	if len(parts) != 3 {
-		from, to, err = period(p.from, p.to, now)
-		return from, to, ops.Cursor(p.after), err
+		in, err = p.period(now)
+		return in, ops.Cursor(p.after), err
 	}
-	if from, err = fromMicros(parts[0]); err == nil {
-		to, err = fromMicros(parts[1])
+	if in.from, err = fromMicros(parts[0]); err == nil {
+		in.to, err = fromMicros(parts[1])
 	}
-	return from, to, ops.Cursor(parts[2]), err
+	return in, ops.Cursor(parts[2]), err
 }
 
 // next returns the value of --after for the next page.
-func next(from, to time.Time, cursor ops.Cursor) ops.Cursor {
-	if cursor == "" || from.IsZero() && to.IsZero() {
+func (in period) next(cursor ops.Cursor) ops.Cursor {
+	if cursor == "" || in == (period{}) {
 		return cursor
 	}
-	return ops.Cursor(fmt.Sprintf("%s.%s.%s", micros(from), micros(to), cursor))
+	return ops.Cursor(fmt.Sprintf("%s.%s.%s", micros(in.from), micros(in.to), cursor))
+}
+
+// printPage prints a page of a list, or with --export all of it.
+func printPage[T any](a *app, cmd *cobra.Command, p *pageFlags,
+	list func(ctx context.Context, o *ops.Ops, in period, after ops.Cursor, limit int) (ops.Page[T], error),
+	write func(w io.Writer, items []T),
+) error {
+	in, after, err := p.start(cmd, a.now())
+	if err != nil {
+		return err
+	}
+	return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
+		if p.export != "" {
+			return export(a, p.export, p.exportLimit(cmd), func(after ops.Cursor, limit int) (ops.Page[T], error) {
+				return list(ctx, o, in, after, limit)
+			})
+		}
+		found, err := list(ctx, o, in, after, p.limit)
+		if err != nil {
+			return err
+		}
+		found.Next = in.next(found.Next)
+		err = a.print(found, func() { write(a.out, found.Items) })
+		a.more(found.Next, found.Partial, found.Looked)
+		return err
+	})
 }
 
 func micros(t time.Time) string {

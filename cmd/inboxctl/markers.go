@@ -2,7 +2,7 @@ package main
 
 import (
 	"context"
-	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -24,19 +24,9 @@ JSON: a list of models.Marker.`,
   inboxctl markers 7f9c2ba4 --handler orders.mail --namespace orders.events`,
 		Args: oneArg("message ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
-				markers, err := o.Markers(ctx, args[0], handlerKey, namespace)
-				if err != nil {
-					return err
-				}
-				return a.print(markers, func() {
-					if len(markers) == 0 {
-						fmt.Fprintln(a.out, "No marker: not processed inline, or its markers were swept.")
-						return
-					}
-					markerTable(markers).write(a.out)
-				})
-			})
+			return view(a, func(o *ops.Ops, ctx context.Context) ([]models.Marker, error) {
+				return o.Markers(ctx, args[0], handlerKey, namespace)
+			}, writeMarkers)(cmd, args)
 		},
 	}
 	cmd.Flags().StringVar(&handlerKey, "handler", "", "of this handler key")
@@ -44,11 +34,11 @@ JSON: a list of models.Marker.`,
 	return cmd
 }
 
-func markerTable(markers []models.Marker) *table {
-	t := newTable(column{name: "HANDLER"}, column{name: "NAMESPACE"}, column{name: "TYPE"}, column{name: "PROCESSED"},
-		column{name: "EXPIRES"})
+func writeMarkers(w io.Writer, markers []models.Marker) {
+	t := newTable("HANDLER", "NAMESPACE", "TYPE", "PROCESSED", "EXPIRES")
+	t.none = "No marker: not processed inline, or its markers were swept."
 	for _, m := range markers {
 		t.add(m.HandlerKey, m.Namespace, m.MessageType, instant(m.ProcessedAt), instant(m.ExpiresAt))
 	}
-	return t
+	t.write(w)
 }

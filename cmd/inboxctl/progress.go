@@ -25,28 +25,13 @@ other workers run. "inboxctl forget-topic" ends that at once.
 JSON: a list of ops.TopicProgress.`,
 		Example: `  inboxctl progress`,
 		Args:    noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
-				topics, err := o.Progress(ctx)
-				if err != nil {
-					return err
-				}
-				return a.print(topics, func() {
-					if len(topics) == 0 {
-						fmt.Fprintln(a.out, "No topics: no worker has had an Inbox or Inline channel with Kafka.")
-						return
-					}
-					progressTable(topics).write(a.out)
-				})
-			})
-		},
+		RunE:    view(a, (*ops.Ops).Progress, writeProgress),
 	}
 }
 
-func progressTable(topics []ops.TopicProgress) *table {
-	t := newTable(column{name: "CHANNEL"}, column{name: "GROUP"}, column{name: "TOPIC"},
-		column{name: "PARTITIONS", right: true}, column{name: "UNREAD", right: true}, column{name: "CAUGHT UP"},
-		column{name: "NOTE"})
+func writeProgress(w io.Writer, topics []ops.TopicProgress) {
+	t := newTable("CHANNEL", "GROUP", "TOPIC", ">PARTITIONS", ">UNREAD", "CAUGHT UP", "NOTE")
+	t.none = "No topics: no worker has had an Inbox or Inline channel with Kafka."
 	for _, p := range topics {
 		caughtUp, note := "never", ""
 		if !p.CaughtUpAt.IsZero() {
@@ -60,7 +45,7 @@ func progressTable(topics []ops.TopicProgress) *table {
 		}
 		t.add(p.Channel, p.GroupID, p.Topic, number(p.Partitions), number(p.Unread), caughtUp, note)
 	}
-	return t
+	t.write(w)
 }
 
 // writeObstacles writes what cleanup waits for, and what ends that.
@@ -77,7 +62,7 @@ func writeObstacles(out io.Writer, topics []ops.TopicProgress) {
 		return
 	}
 	fmt.Fprintln(out, "\nCleanup keeps what redeliveries in these topics may need:")
-	progressTable(held).write(out)
+	writeProgress(out, held)
 	fmt.Fprintln(out, "It goes on once they are read.")
 	if removed {
 		fmt.Fprintln(out, "\"inboxctl forget-topic CHANNEL GROUP TOPIC\" ends the waiting for what no worker declares.")

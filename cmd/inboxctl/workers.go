@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"strings"
@@ -26,29 +25,16 @@ JSON: a list of ops.Worker.`,
 		Example: `  inboxctl workers
   inboxctl workers -o json | jq -r '.[] | select(.alive) | .host'`,
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
-				workers, err := o.Workers(ctx)
-				if err != nil {
-					return err
-				}
-				return a.print(workers, func() {
-					if len(workers) == 0 {
-						fmt.Fprintln(a.out, "No workers: none has started, or all rows were cleaned up.")
-						return
-					}
-					workerTable(workers, a.now()).write(a.out)
-					writeReasons(a.out, workers)
-				})
-			})
-		},
+		RunE: view(a, (*ops.Ops).Workers, func(w io.Writer, workers []ops.Worker) {
+			writeWorkers(w, workers, a.now())
+			writeReasons(w, workers)
+		}),
 	}
 }
 
-func workerTable(workers []ops.Worker, now time.Time) *table {
-	t := newTable(column{name: "WORKER"}, column{name: "STATE"}, column{name: "HOST"}, column{name: "PID", right: true},
-		column{name: "UP", right: true},
-		column{name: "HEARTBEAT", right: true}, column{name: "HANDLERS", limit: 80})
+func writeWorkers(out io.Writer, workers []ops.Worker, now time.Time) {
+	t := newTable("WORKER", "STATE", "HOST", ">PID", ">UP", ">HEARTBEAT", "HANDLERS").limit("HANDLERS", 80)
+	t.none = "No workers: none has started, or all rows were cleaned up."
 	for _, w := range workers {
 		state, up := "silent", "-"
 		switch {
@@ -64,7 +50,7 @@ func workerTable(workers []ops.Worker, now time.Time) *table {
 		}
 		t.add(w.ID, state, w.Host, number(w.PID), up, age(w.SilentFor), strings.Join(w.HandlerKeys, ", "))
 	}
-	return t
+	t.write(out)
 }
 
 // writeReasons lists why living workers are not healthy.
@@ -91,26 +77,13 @@ An expired lease is free.
 JSON: a list of ops.Lease.`,
 		Example: `  inboxctl locks`,
 		Args:    noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
-				leases, err := o.Leases(ctx)
-				if err != nil {
-					return err
-				}
-				return a.print(leases, func() {
-					if len(leases) == 0 {
-						fmt.Fprintln(a.out, "No lease is held.")
-						return
-					}
-					leaseTable(leases).write(a.out)
-				})
-			})
-		},
+		RunE:    view(a, (*ops.Ops).Leases, writeLeases),
 	}
 }
 
-func leaseTable(leases []ops.Lease) *table {
-	t := newTable(column{name: "LOCK"}, column{name: "OWNER"}, column{name: "EXPIRES"})
+func writeLeases(w io.Writer, leases []ops.Lease) {
+	t := newTable("LOCK", "OWNER", "EXPIRES")
+	t.none = "No lease is held."
 	for _, l := range leases {
 		expires := "in " + age(l.ExpiresIn)
 		if l.ExpiresIn < 0 {
@@ -118,5 +91,5 @@ func leaseTable(leases []ops.Lease) *table {
 		}
 		t.add(l.Name, l.OwnerID, expires)
 	}
-	return t
+	t.write(w)
 }
