@@ -91,9 +91,8 @@ func (a *app) cleanup(ctx context.Context, o *ops.Ops, d *database, retention ti
 		return err
 	}
 	if !yes {
-		question := fmt.Sprintf("Delete statuses of inbox %q that ended more than %s ago, as %s? Type yes: ", overview.Inbox,
-			age(retention), oneLine(a.actor))
-		if err := a.confirm(ctx, question, "yes"); err != nil {
+		question := fmt.Sprintf("Delete statuses of inbox %q that ended more than %s ago,", overview.Inbox, age(retention))
+		if err := a.agree(ctx, question); err != nil {
 			return err
 		}
 	}
@@ -125,7 +124,7 @@ func (a *app) cleanup(ctx context.Context, o *ops.Ops, d *database, retention ti
 }
 
 func (a *app) cleaner(d *database, retention time.Duration) (*cleanup.Cleaner, error) {
-	st, err := stores.New(d.DB, d.naming, store.Options{})
+	st, err := stores.New(d.DB, a.naming(), store.Options{})
 	if err != nil {
 		return nil, fmt.Errorf("cleanup: %w", err)
 	}

@@ -29,8 +29,7 @@ const maxConnections = 4
 // database is the database that the DSN names.
 type database struct {
 	*gorm.DB
-	naming models.Naming
-	pool   *sql.DB
+	pool *sql.DB
 }
 
 func (a *app) naming() models.Naming { return models.Naming{Schema: a.schema, Prefix: a.prefix} }
@@ -65,7 +64,7 @@ func (a *app) open(ctx context.Context, create bool) (*database, error) {
 		return nil, fmt.Errorf("open %s: %w", of.Title, err)
 	}
 	pool.SetMaxOpenConns(maxConnections)
-	d := &database{DB: db, naming: a.naming(), pool: pool}
+	d := &database{db, pool}
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
 	if err := pool.PingContext(ctx); err != nil {
@@ -140,7 +139,7 @@ func (a *app) withDatabase(
 // ops opens the inbox. It uses the default redaction of common secrets, because the application's own hook is not
 // available here.
 func (a *app) ops(d *database, configure ...func(o *ops.Options)) (*ops.Ops, error) {
-	first := func(o *ops.Options) { o.Naming, o.StatementTimeout = d.naming, a.timeout }
+	first := func(o *ops.Options) { o.Naming, o.StatementTimeout = a.naming(), a.timeout }
 	last := func(o *ops.Options) { o.Redact = redaction.New(o.Redact).Then(redact.Common).Hook() }
 	return ops.New(d.DB, slices.Concat([]func(*ops.Options){first}, configure, []func(*ops.Options){last})...)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -64,12 +65,7 @@ JSON: a list of ops.Consumer.`,
 // onlyHalted returns the consumers that have halted partitions, with these partitions.
 func onlyHalted(consumers []ops.Consumer) (with []ops.Consumer) {
 	for _, c := range consumers {
-		var halted []ops.ConsumedPartition
-		for _, p := range c.Partitions {
-			if p.Halted {
-				halted = append(halted, p)
-			}
-		}
+		halted := slices.DeleteFunc(slices.Clone(c.Partitions), func(p ops.ConsumedPartition) bool { return !p.Halted })
 		if c.Partitions, c.Unlisted = halted, 0; len(halted) > 0 {
 			with = append(with, c)
 		}
@@ -186,15 +182,15 @@ func newHaltCommand(a *app, name, verb string,
 			return a.audited(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
 				question := ""
 				if verb == "skip" {
-					question = "The record is kept as rejected, and no handler processes it. Skip it as %s? Type yes: "
+					question = "The record is kept as rejected, and no handler processes it. Skip it"
 				} else if gone, err := afterGap(ctx, o, at); err != nil {
 					return err
 				} else if gone {
 					at.AfterGap = true
-					question = "The records that should be read next are gone. Go on without them as %s? Type yes: "
+					question = "The records that should be read next are gone. Go on without them"
 				}
 				if question != "" && !yes {
-					if err := a.confirm(ctx, fmt.Sprintf(question, oneLine(a.actor)), "yes"); err != nil {
+					if err := a.agree(ctx, question); err != nil {
 						return err
 					}
 				}

@@ -82,11 +82,7 @@ func newPausing(
 }
 
 // pauseResult is the result for one handler key.
-type pauseResult struct {
-	HandlerKey string
-	Outcome    string
-	Error      string
-}
+type pauseResult struct{ HandlerKey, Outcome, Error string }
 
 func (a *app) pauseEach(ctx context.Context, o *ops.Ops, done string,
 	do func(*ops.Ops, context.Context, ops.Actor, string) error, keys []string,
@@ -100,8 +96,7 @@ func (a *app) pauseEach(ctx context.Context, o *ops.Ops, done string,
 		}
 		if err != nil {
 			problems = append(problems, err)
-			results.Results = append(results.Results, pauseResult{HandlerKey: key, Outcome: "not " + done,
-				Error: secrets.Mask(err.Error())})
+			results.Results = append(results.Results, pauseResult{key, "not " + done, secrets.Mask(err.Error())})
 			continue
 		}
 		results.Results = append(results.Results, pauseResult{HandlerKey: key, Outcome: outcome})

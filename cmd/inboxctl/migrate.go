@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -62,7 +64,7 @@ JSON: {"version", "outcome"}.`,
 }
 
 func (a *app) migrateUp(ctx context.Context, d *database, name string) error {
-	version, err := latest(d.Dialector.Name(), d.naming)
+	version, err := latest(d.Dialector.Name(), a.naming())
 	if err != nil {
 		return err
 	}
@@ -72,16 +74,13 @@ func (a *app) migrateUp(ctx context.Context, d *database, name string) error {
 	}
 	migrating, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
-	if err := models.Migrate(migrating, d.DB, d.naming, name); err != nil {
+	if err := models.Migrate(migrating, d.DB, a.naming(), name); err != nil {
 		if migrating.Err() != nil && ctx.Err() == nil {
 			err = fmt.Errorf("not done within %s, increase --timeout: %w", a.timeout, err)
 		}
 		return err
 	}
-	outcome := map[string]string{"missing": "created", "old": "updated"}[before.State]
-	if outcome == "" {
-		outcome = "nothing to do"
-	}
+	outcome := cmp.Or(map[string]string{"missing": "created", "old": "updated"}[before.State], "nothing to do")
 	return a.print(struct {
 		Version int
 		Outcome string
@@ -105,7 +104,7 @@ type schemaReport struct {
 }
 
 func (a *app) schemaState(ctx context.Context, d *database) (schemaReport, error) {
-	needed, err := latest(d.Dialector.Name(), d.naming)
+	needed, err := latest(d.Dialector.Name(), a.naming())
 	if err != nil {
 		return schemaReport{}, err
 	}
@@ -185,13 +184,8 @@ JSON: a list of models.Migration.`,
 			if err != nil {
 				return &codedError{exitMisuse, err}
 			}
-			wanted := []models.Migration{}
-			for _, migration := range migrations {
-				if migration.Version > after {
-					wanted = append(wanted, migration)
-				}
-			}
-			return a.print(wanted, func() { a.printSQL(wanted) })
+			migrations = slices.DeleteFunc(migrations, func(m models.Migration) bool { return m.Version <= after })
+			return a.print(migrations, func() { a.printSQL(migrations) })
 		},
 	}
 	cmd.Flags().StringVar(&name, "dialect", "", strings.Join(dialects.Names(), " or ")+" (default that of the DSN)")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -50,21 +51,14 @@ func writeProgress(w io.Writer, topics []ops.TopicProgress) {
 
 // writeObstacles writes what cleanup waits for, and what ends that.
 func writeObstacles(out io.Writer, topics []ops.TopicProgress) {
-	var held []ops.TopicProgress
-	removed := false
-	for _, t := range topics {
-		if t.Obstacle != "" {
-			held = append(held, t)
-			removed = removed || t.Removed
-		}
-	}
+	held := slices.DeleteFunc(slices.Clone(topics), func(t ops.TopicProgress) bool { return t.Obstacle == "" })
 	if len(held) == 0 {
 		return
 	}
 	fmt.Fprintln(out, "\nCleanup keeps what redeliveries in these topics may need:")
 	writeProgress(out, held)
 	fmt.Fprintln(out, "It goes on once they are read.")
-	if removed {
+	if slices.ContainsFunc(held, func(t ops.TopicProgress) bool { return t.Removed }) {
 		fmt.Fprintln(out, "\"inboxctl forget-topic CHANNEL GROUP TOPIC\" ends the waiting for what no worker declares.")
 	}
 }
@@ -93,8 +87,7 @@ JSON: {"channel", "group_id", "topic", "outcome"}.`,
 			topic := ops.TopicRef{Channel: args[0], GroupID: args[1], Topic: args[2]}
 			return a.audited(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
 				if !yes {
-					const question = "Redeliveries in the topic may then run again. Forget it as %s? Type yes: "
-					if err := a.confirm(ctx, fmt.Sprintf(question, oneLine(a.actor)), "yes"); err != nil {
+					if err := a.agree(ctx, "Redeliveries in the topic may then run again. Forget it"); err != nil {
 						return err
 					}
 				}
