@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 
@@ -40,13 +41,7 @@ func filterOf(query url.Values) (ops.Filter, error) {
 // present drops empty values, because forms send unfilled fields too. Other values stay unchanged: IDs, types and
 // handler keys may begin or end with spaces.
 func present(values []string) []string {
-	var some []string
-	for _, value := range values {
-		if value != "" {
-			some = append(some, value)
-		}
-	}
-	return some
+	return slices.DeleteFunc(slices.Clone(values), func(value string) bool { return value == "" })
 }
 
 // timeOf parses a UTC time in the formats that browsers' fields and this package write.
@@ -75,11 +70,8 @@ func only(query url.Values, names []string) url.Values {
 
 // limitOf returns the requested page size if it is one of pageSizes, else the default.
 func limitOf(query url.Values) int {
-	asked, err := strconv.Atoi(query.Get("limit"))
-	for _, size := range pageSizes {
-		if err == nil && size == asked {
-			return size
-		}
+	if asked, err := strconv.Atoi(query.Get("limit")); err == nil && slices.Contains(pageSizes, asked) {
+		return asked
 	}
 	return pageSizes[0]
 }

@@ -197,14 +197,6 @@ const maxActor = 200
 
 // known reports whether the principal has a role and a valid actor.
 func (p Principal) known() bool {
-	if p.Role < Viewer || p.Role > Admin || p.Actor == "" || !utf8.ValidString(p.Actor) ||
-		utf8.RuneCountInString(p.Actor) > maxActor {
-		return false
-	}
-	for _, c := range p.Actor {
-		if unicode.IsControl(c) {
-			return false
-		}
-	}
-	return true
+	return p.Role >= Viewer && p.Role <= Admin && p.Actor != "" && utf8.ValidString(p.Actor) &&
+		utf8.RuneCountInString(p.Actor) <= maxActor && !strings.ContainsFunc(p.Actor, unicode.IsControl)
 }

@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -41,7 +40,7 @@ type job struct {
 	end      context.CancelFunc
 	done     chan struct{} // closed when it has ended
 
-	mu        sync.Mutex
+	mu        *sync.Mutex // that of jobs; it guards the rest
 	result    ops.BulkResult
 	deleted   handler.Deleted
 	ended     time.Time // zero while under way
@@ -68,10 +67,9 @@ func (js *jobs) start(j *job, clock clock.Clock, run func(context.Context, *job)
 	defer js.mu.Unlock()
 	underWay := 0
 	for id, j := range js.all {
-		ended := j.endedAt()
-		if ended.IsZero() {
+		if j.ended.IsZero() {
 			underWay++
-		} else if clock.Now().Sub(ended) > jobsFor {
+		} else if clock.Now().Sub(j.ended) > jobsFor {
 			delete(js.all, id)
 		}
 	}
@@ -79,7 +77,7 @@ func (js *jobs) start(j *job, clock clock.Clock, run func(context.Context, *job)
 		return "", false
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), jobsFor)
-	j.end, j.done = cancel, make(chan struct{})
+	j.mu, j.end, j.done = &js.mu, cancel, make(chan struct{})
 	id = rand.Text()
 	if js.all == nil {
 		js.all = map[string]*job{}
@@ -96,12 +94,6 @@ func (js *jobs) start(j *job, clock clock.Clock, run func(context.Context, *job)
 	return id, true
 }
 
-func (j *job) endedAt() time.Time {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.ended
-}
-
 func (js *jobs) cancel(id string) {
 	js.mu.Lock()
 	defer js.mu.Unlock()
@@ -110,9 +102,8 @@ func (js *jobs) cancel(id string) {
 	}
 }
 
+// cancel cancels the job. The caller holds the lock.
 func (j *job) cancel() {
-	j.mu.Lock()
-	defer j.mu.Unlock()
 	j.cancelled = true
 	j.end()
 }
@@ -191,9 +182,8 @@ func (js *jobs) running(now time.Time) (all []jobView) {
 	return all
 }
 
+// view returns the job as pages show it. The caller holds the lock.
 func (j *job) view(id string, now time.Time) jobView {
-	j.mu.Lock()
-	defer j.mu.Unlock()
 	v := jobView{ID: id, Actor: j.actor, Back: j.back, Action: j.action, Began: j.began, Took: now.Sub(j.began),
 		Result: j.result, Expected: j.expected, Cancelled: j.cancelled}
 	v.Title = map[string]string{"retry": "Retry all that match", "discard": "Discard all that match",
@@ -216,22 +206,9 @@ func (j *job) view(id string, now time.Time) jobView {
 	}
 	if j.action == "cleanup" {
 		d := j.deleted
-		for _, f := range []struct {
-			name string
-			n    int64
-		}{{"Messages", d.Messages}, {"Statuses", d.Statuses}, {"Unarchived", d.Unarchived}, {"Markers", d.Markers},
-			{"Audit rows", d.Audit},
-			{"Rejected messages", d.Rejected}, {"Workers", d.Workers}, {"Leases", d.Leases}} {
-			v.Deleted = append(v.Deleted, field{f.name, number(f.n)})
-		}
+		v.Deleted = []field{{"Messages", number(d.Messages)}, {"Statuses", number(d.Statuses)},
+			{"Unarchived", number(d.Unarchived)}, {"Markers", number(d.Markers)}, {"Audit rows", number(d.Audit)},
+			{"Rejected messages", number(d.Rejected)}, {"Workers", number(d.Workers)}, {"Leases", number(d.Leases)}}
 	}
 	return v
-}
-
-func numberIn(text string) int64 {
-	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || n < 0 {
-		return 0
-	}
-	return n
 }

@@ -12,8 +12,6 @@ import (
 type failuresBody struct {
 	ops.Failures
 	Handlers []string
-	Handler  string
-	Type     string
 	Filtered bool
 	Statuses int64
 }
@@ -33,8 +31,7 @@ func (q *request) failures() error {
 	if err != nil {
 		return err
 	}
-	b := failuresBody{Failures: found, Handler: q.query.Get("handler"), Type: q.query.Get("type"),
-		Filtered: hasCondition(filter)}
+	b := failuresBody{Failures: found, Filtered: hasCondition(filter)}
 	for _, h := range seen.Handlers {
 		b.Handlers = append(b.Handlers, h.HandlerKey)
 	}
@@ -45,12 +42,9 @@ func (q *request) failures() error {
 }
 
 type rejectedBody struct {
-	Rejected  []ops.Rejected
-	Paging    paging
-	Filter    ops.RejectedFilter
-	Partition string
-	From, To  string
-	Filtered  bool
+	Rejected []ops.Rejected
+	Paging   paging
+	Filtered bool
 	// AcceptAll is the address that accepts all that match again.
 	AcceptAll string
 }
@@ -90,8 +84,7 @@ func (q *request) rejectedList() error {
 		return err
 	}
 	return q.render("rejected", "Rejected", "rejected", rejectedBody{
-		Rejected: page.Items, Filter: filter, From: q.query.Get("from"), To: q.query.Get("to"),
-		Filtered: filter != ops.RejectedFilter{}, Partition: q.query.Get("partition"),
+		Rejected: page.Items, Filtered: filter != ops.RejectedFilter{},
 		AcceptAll: "./accept-all?" + only(q.query, rejectedFields).Encode(),
 		Paging:    q.pagingOf(page.Next, page.Partial, page.Looked, len(page.Items)),
 	})
@@ -137,13 +130,8 @@ type handlerLine struct {
 }
 
 // reasonsOf returns the reasons that concern one handler.
-func reasonsOf(all []ops.HealthReason, handlerKey string) (found []ops.HealthReason) {
-	for _, r := range all {
-		if r.HandlerKey == handlerKey {
-			found = append(found, r)
-		}
-	}
-	return found
+func reasonsOf(all []ops.HealthReason, handlerKey string) []ops.HealthReason {
+	return slices.DeleteFunc(slices.Clone(all), func(r ops.HealthReason) bool { return r.HandlerKey != handlerKey })
 }
 
 func (q *request) handlers() error {
@@ -208,28 +196,21 @@ func (q *request) gaps() error {
 	return q.render("gaps", "Gaps", "gaps", gapsBody{page.Items, q.pagingOf(page.Next, false, 0, len(page.Items))})
 }
 
-type markersBody struct {
-	Markers                          []models.Marker
-	MessageID, HandlerKey, Namespace string
-}
-
 // markers answers whether a message was handled inline. Without a message ID it shows the form alone.
-func (q *request) markers() (err error) {
-	b := markersBody{MessageID: q.query.Get("id"), HandlerKey: q.query.Get("handler"), Namespace: q.query.Get("namespace")}
-	if b.MessageID != "" {
-		b.Markers, err = q.d.ops.Markers(q.r.Context(), b.MessageID, b.HandlerKey, b.Namespace)
+func (q *request) markers() error {
+	var markers []models.Marker
+	if ref := refIn(q.query); ref.ID != "" {
+		var err error
+		if markers, err = q.d.ops.Markers(q.r.Context(), ref.ID, q.query.Get("handler"), ref.Namespace); err != nil {
+			return err
+		}
 	}
-	if err != nil {
-		return err
-	}
-	return q.render("markers", "Handled inline", "markers", b)
+	return q.render("markers", "Handled inline", "markers", markers)
 }
 
 type auditBody struct {
 	Entries  []ops.AuditEntry
 	Paging   paging
-	Filter   ops.AuditFilter
-	From, To string
 	Actions  []ops.Action
 	Filtered bool
 }
@@ -246,8 +227,7 @@ func (q *request) audit() error {
 		return err
 	}
 	return q.render("audit", "Audit", "audit", auditBody{
-		Entries: page.Items, Filter: filter, From: q.query.Get("from"), To: q.query.Get("to"),
-		Filtered: filter != ops.AuditFilter{},
-		Actions:  ops.Actions(), Paging: q.pagingOf(page.Next, page.Partial, page.Looked, len(page.Items)),
+		Entries: page.Items, Filtered: filter != ops.AuditFilter{}, Actions: ops.Actions(),
+		Paging: q.pagingOf(page.Next, page.Partial, page.Looked, len(page.Items)),
 	})
 }

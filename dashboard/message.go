@@ -26,7 +26,7 @@ type messageBody struct {
 	// PayloadSize is shown to every role.
 	PayloadSize int64
 	Headers     headerList
-	Attributes  []attribute
+	Attributes  []field
 	// MoreAttributes is how many attributes are not shown.
 	MoreAttributes int
 	Kafka          *handler.KafkaCoordinates
@@ -62,8 +62,6 @@ type headerList struct {
 	More  int
 }
 
-type attribute struct{ Name, Value string }
-
 func (q *request) message() error {
 	ref, err := q.messageRef()
 	if err != nil {
@@ -98,7 +96,7 @@ func (q *request) message() error {
 	names := slices.Sorted(maps.Keys(m.Properties.Attributes))
 	b.MoreAttributes = max(0, len(names)-shownLines)
 	for _, name := range names[:len(names)-b.MoreAttributes] {
-		b.Attributes = append(b.Attributes, attribute{name, m.Properties.Attributes[name]})
+		b.Attributes = append(b.Attributes, field{name, m.Properties.Attributes[name]})
 	}
 	return q.render("message", "Message "+short(visible(m.ID), 40), "messages", b)
 }
@@ -266,7 +264,6 @@ type messagesBody struct {
 	Count    ops.Count
 	Paging   paging
 	Filter   ops.Filter
-	From, To string // as in the form's fields
 	States   []stateChoice
 	Handlers []string
 	Limit    int
@@ -311,8 +308,8 @@ func (q *request) messages() error {
 		return err
 	}
 	b := messagesBody{Statuses: page.Items, Count: count, Filter: filter, Limit: limit, Sizes: pageSizes,
-		From: q.query.Get("from"), To: q.query.Get("to"), Filtered: len(only(q.query, filterFields)) > 0,
-		Paging: q.pagingOf(page.Next, page.Partial, page.Looked, len(page.Items))}
+		Filtered: len(only(q.query, filterFields)) > 0,
+		Paging:   q.pagingOf(page.Next, page.Partial, page.Looked, len(page.Items))}
 	for _, state := range ops.States() {
 		b.States = append(b.States, stateChoice{state, slices.Contains(filter.States, state)})
 	}

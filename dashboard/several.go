@@ -88,10 +88,8 @@ func (s *several) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // at returns the request for another path.
 func at(r *http.Request, path string) *http.Request {
-	moved := r.WithContext(r.Context()) // a copy
-	address := *r.URL
-	address.Path, address.RawPath = path, ""
-	moved.URL = &address
+	moved := r.Clone(r.Context())
+	moved.URL.Path, moved.URL.RawPath = path, ""
 	return moved
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/url"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,13 +18,6 @@ import (
 // visible makes stored text readable. Invisible characters, characters that change the text direction and invalid bytes
 // are written as escapes with their numbers. Line ends and tabs stay. Templates escape the rest.
 func visible(s string) string {
-	clean := utf8.ValidString(s)
-	if clean {
-		clean = strings.IndexFunc(s, isInvisible) < 0
-	}
-	if clean {
-		return s
-	}
 	var out strings.Builder
 	for len(s) > 0 {
 		c, size := utf8.DecodeRuneInString(s)
@@ -87,13 +81,8 @@ func number[T int | int32 | int64](n T) string {
 
 // anyNumber is number for templates, where the type is not known.
 func anyNumber(n any) (string, error) {
-	switch n := n.(type) {
-	case int:
-		return number(n), nil
-	case int32:
-		return number(n), nil
-	case int64:
-		return number(n), nil
+	if v := reflect.ValueOf(n); v.CanInt() {
+		return number(v.Int()), nil
 	}
 	return "", fmt.Errorf("number: %T", n)
 }

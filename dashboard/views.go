@@ -8,13 +8,12 @@ import (
 	"html/template"
 	"io"
 	"io/fs"
+	"maps"
 	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/gorm-inbox/inbox/ops"
 )
 
 //go:embed templates/*.html
@@ -106,10 +105,7 @@ func (q *request) view(title, section string, body any) *view {
 
 // ownQuery returns the page's parameters without the result of the last action.
 func (q *request) ownQuery() url.Values {
-	own := url.Values{}
-	for name, values := range q.query {
-		own[name] = values
-	}
+	own := maps.Clone(q.query)
 	own.Del(partParameter)
 	for _, name := range noticeFields {
 		own.Del(name)
@@ -182,13 +178,16 @@ var functions = template.FuncMap{
 	"typable": typable,
 	"short":   short,
 	"number":  anyNumber,
-	"count":   func(c ops.Count) string { return countText(c) },
+	"count":   countText,
 	"age":     age,
 	"plus":    func(a, b int) int { return a + b },
 	"dict":    dict,
 	"line":    func(s string) string { return short(strings.Join(strings.Fields(s), " "), 160) },
 	"query":   query,
 }
+
+// Param returns a parameter of the page's address.
+func (v *view) Param(name string) string { return v.q.query.Get(name) }
 
 // query encodes names and values as the query of an address.
 func query(pairs ...any) (template.URL, error) {
