@@ -30,8 +30,7 @@ ops.AuditEntry.`,
   inboxctl audit --action delete
   inboxctl audit --target 7f9c2ba4
   inboxctl audit --from 30d --export csv > audit.csv`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Args: noArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 			filter.Actor, filter.Action = ops.Actor(who), ops.Action(act)
 			return printPage(a, cmd, &page,
 				func(ctx context.Context, o *ops.Ops, in period, after ops.Cursor, limit int) (ops.Page[ops.AuditEntry], error) {

@@ -46,8 +46,7 @@ Ctrl-C stops it between batches. It then prints what was deleted.
 JSON: handler.Deleted with "error".`,
 		Example: `  inboxctl cleanup --retention 30d
   inboxctl cleanup --retention 720h --yes`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Args: noArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 			length, err := parseAge(retention)
 			if err == nil {
 				err = a.checkActor()

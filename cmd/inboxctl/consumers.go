@@ -34,8 +34,7 @@ progress".
 JSON: a list of ops.Consumer.`,
 		Example: `  inboxctl consumers
   inboxctl consumers --halted --wide`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Args: noArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
 				consumers, err := o.Consumers(ctx)
 				if err != nil {

@@ -68,8 +68,7 @@ JSON: {"url", "inbox", "actor", "role", "password"}, once it listens.`,
 		Example: `  inboxctl dashboard
   inboxctl dashboard --role admin --show-payload
   inboxctl dashboard --listen 127.0.0.1:0 --role viewer --insecure`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.dashboard(cmd.Context(), &f) },
+		Args: noArgs, RunE: func(cmd *cobra.Command, _ []string) error { return a.dashboard(cmd.Context(), &f) },
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.listen, "listen", "127.0.0.1:8420", "the address and port to listen on")

@@ -21,8 +21,7 @@ renamed or removed, or its process is down, and its statuses wait.
 
 JSON: a list of ops.Handler.`,
 		Example: `  inboxctl handlers`,
-		Args:    noArgs,
-		RunE:    view(a, (*ops.Ops).Handlers, writeHandlers),
+		Args:    noArgs, RunE: view(a, (*ops.Ops).Handlers, writeHandlers),
 	}
 }
 

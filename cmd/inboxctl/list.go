@@ -43,8 +43,7 @@ JSON: ops.Page of ops.Status; with --count {"count"}; with jsonl an ops.Status.`
   inboxctl list --state pending --to 1h --count
   inboxctl list --state poisoned -o json | jq -r '.items[].id'
   inboxctl list --state poisoned --export csv --limit 10000 > poisoned.csv`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Args: noArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 			if counts {
 				return a.printCount(cmd, &filters, &page)
 			}

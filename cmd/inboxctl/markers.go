@@ -22,8 +22,7 @@ if EXPIRES is past. Redis and in-memory stores keep their markers themselves.
 JSON: a list of models.Marker.`,
 		Example: `  inboxctl markers 7f9c2ba4
   inboxctl markers 7f9c2ba4 --handler orders.mail --namespace orders.events`,
-		Args: oneArg("message ID"),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Args: oneArg("message ID"), RunE: func(cmd *cobra.Command, args []string) error {
 			return view(a, func(o *ops.Ops, ctx context.Context) ([]models.Marker, error) {
 				return o.Markers(ctx, args[0], handlerKey, namespace)
 			}, writeMarkers)(cmd, args)

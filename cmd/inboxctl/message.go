@@ -33,8 +33,7 @@ JSON: ops.Message, whose content is {"hidden": true, "size": …} without
 		Example: `  inboxctl show 7f9c2ba4
   inboxctl show 7f9c2ba4 --show-payload
   inboxctl show 7f9c2ba4 --show-payload -o json | jq -r .content.text | jq .`,
-		Args: oneArg("message ID"),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Args: oneArg("message ID"), RunE: func(cmd *cobra.Command, args []string) error {
 			return a.audited(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
 				m, err := o.Message(ctx, a.who(), ops.MessageRef{ID: args[0], Namespace: namespace})
 				if err != nil {
@@ -242,8 +241,7 @@ inboxctl asks you to type the ID. Scripts answer with --confirm and the ID.
 JSON: {"message_id", "outcome"}.`,
 		Example: `  inboxctl delete 7f9c2ba4
   inboxctl delete 7f9c2ba4 --confirm 7f9c2ba4`,
-		Args: oneArg("message ID"),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Args: oneArg("message ID"), RunE: func(cmd *cobra.Command, args []string) error {
 			return a.delete(cmd, "message", args[0], confirmation,
 				func(o *ops.Ops, ctx context.Context, actor ops.Actor, id, confirmation string) error {
 					return o.Delete(ctx, actor, ops.MessageRef{ID: id, Namespace: namespace}, confirmation)

@@ -47,8 +47,7 @@ another name refuses to start on them. "" is a valid name.
 JSON: {"version", "outcome"}.`,
 		Example: `  inboxctl migrate up --inbox orders
   inboxctl migrate up --inbox orders --schema orders --prefix in_`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Args: noArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 			if !cmd.Flags().Changed("inbox") {
 				return misuse("--inbox is required: the name that the application gives its inbox")
 			}
@@ -133,8 +132,7 @@ another commit.
 
 JSON: {"state", "needed", "detail"}; the state is current, missing or old.`,
 		Example: `  inboxctl migrate status && echo deploy`,
-		Args:    noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Args:    noArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 			d, err := a.open(cmd.Context(), false)
 			if err != nil {
 				return err
@@ -172,8 +170,7 @@ Tables created this way get the inbox's name when the application first starts.
 JSON: a list of models.Migration.`,
 		Example: `  inboxctl migrate print --dialect postgres | psql -v ON_ERROR_STOP=1 -1 orders
   inboxctl migrate print --dialect sqlite --prefix in_ | sqlite3 inbox.db`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Args: noArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 			if of := a.dsnOf(); name == "" && of != nil {
 				name = of.Name
 			}
@@ -222,8 +219,7 @@ docs/security.md says how to create the roles.
 JSON: {"sql"}.`,
 		Example: `  inboxctl grants --application app --operator ops | psql -v ON_ERROR_STOP=1 orders
   inboxctl grants --schema orders --application app --operator ops --reader grafana`,
-		Args: noArgs,
-		RunE: func(*cobra.Command, []string) error {
+		Args: noArgs, RunE: func(*cobra.Command, []string) error {
 			script, err := postgres.Grants(a.naming(), roles)
 			if err != nil {
 				return misuse("%w", err)

@@ -25,8 +25,7 @@ other workers run. "inboxctl forget-topic" ends that at once.
 
 JSON: a list of ops.TopicProgress.`,
 		Example: `  inboxctl progress`,
-		Args:    noArgs,
-		RunE:    view(a, (*ops.Ops).Progress, writeProgress),
+		Args:    noArgs, RunE: view(a, (*ops.Ops).Progress, writeProgress),
 	}
 }
 

@@ -45,8 +45,7 @@ JSON: ops.Page of ops.Rejected; with jsonl an ops.Rejected.`,
   inboxctl rejected list --topic orders --partition 3 --from 24h --wide
   inboxctl rejected list --reason 'invalid character'
   inboxctl rejected list --from 30d --export csv > rejected.csv`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Args: noArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 			return printPage(a, cmd, &page,
 				func(ctx context.Context, o *ops.Ops, in period, after ops.Cursor, limit int) (ops.Page[ops.Rejected], error) {
 					return o.ListRejected(ctx, filters.filter(cmd, in), after, limit)
@@ -105,8 +104,7 @@ JSON: ops.RejectedRecord, whose value is {"hidden": true, "size": …} without
 --show-payload.`,
 		Example: `  inboxctl rejected show 0197a1c2-5b1e-7c3a-9d53-0a3c5c8f2f11
   inboxctl rejected show 0197a1c2-5b1e-7c3a-9d53-0a3c5c8f2f11 --show-payload`,
-		Args: oneArg("ID of the rejected message"),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Args: oneArg("ID of the rejected message"), RunE: func(cmd *cobra.Command, args []string) error {
 			return a.audited(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
 				r, err := o.Rejected(ctx, a.who(), args[0])
 				if err != nil {
@@ -232,8 +230,7 @@ inboxctl asks you to type the ID. Scripts answer with --confirm and the ID.
 
 JSON: {"rejected_id", "outcome"}.`,
 		Example: `  inboxctl rejected delete 0197a1c2-5b1e-7c3a-9d53-0a3c5c8f2f11`,
-		Args:    oneArg("ID of the rejected message"),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Args:    oneArg("ID of the rejected message"), RunE: func(cmd *cobra.Command, args []string) error {
 			return a.delete(cmd, "rejected message", args[0], confirmation, (*ops.Ops).DeleteRejected)
 		},
 	}
@@ -252,8 +249,7 @@ producer of the records knows what they contained.
 
 JSON: ops.Page of models.Gap.`,
 		Example: `  inboxctl gaps`,
-		Args:    noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Args:    noArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 			return printPage(a, cmd, &page,
 				func(ctx context.Context, o *ops.Ops, _ period, after ops.Cursor, limit int) (ops.Page[models.Gap], error) {
 					return o.ListGaps(ctx, after, limit)

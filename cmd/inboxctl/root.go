@@ -291,8 +291,7 @@ it needs.
 
 JSON: {"version", "revision", "go", "schema"}.`,
 		Example: `  inboxctl version`,
-		Args:    noArgs,
-		RunE: func(*cobra.Command, []string) error {
+		Args:    noArgs, RunE: func(*cobra.Command, []string) error {
 			schema, err := latest(dialects.Names()[0], models.Naming{}) // the same of all
 			if err != nil {
 				return err
@@ -336,8 +335,7 @@ shell is bash, zsh, fish or powershell.`,
   inboxctl completion zsh > "${fpath[1]}/_inboxctl"
   inboxctl completion fish | source`,
 		ValidArgs: []string{"bash", "zsh", "fish", "powershell"},
-		Args:      oneArg("shell"),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Args:      oneArg("shell"), RunE: func(cmd *cobra.Command, args []string) error {
 			root, out := cmd.Root(), cmd.OutOrStdout()
 			switch args[0] {
 			case "bash":

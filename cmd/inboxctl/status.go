@@ -32,8 +32,7 @@ JSON: ops.Overview.`,
 		Example: `  inboxctl status
   inboxctl status --watch 5s
   inboxctl status -o json | jq -r '.handlers[] | select(.poisoned > 0) | .handler_key'`,
-		Args: noArgs,
-		RunE: view(a, (*ops.Ops).Overview, writeOverview),
+		Args: noArgs, RunE: view(a, (*ops.Ops).Overview, writeOverview),
 	}
 }
 
@@ -102,8 +101,7 @@ JSON: ops.Failures.`,
   inboxctl failures --handler orders.mail --state poisoned --wide
   inboxctl list --fingerprint 3f1c… --limit 5
   inboxctl retry --matching --fingerprint 3f1c… --dry-run`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Args: noArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 			in, err := when.period(a.now())
 			if err != nil {
 				return err

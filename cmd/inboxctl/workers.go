@@ -24,8 +24,7 @@ Below the table is what keeps living workers from being healthy, the worst first
 JSON: a list of ops.Worker.`,
 		Example: `  inboxctl workers
   inboxctl workers -o json | jq -r '.[] | select(.alive) | .host'`,
-		Args: noArgs,
-		RunE: view(a, (*ops.Ops).Workers, func(w io.Writer, workers []ops.Worker) {
+		Args: noArgs, RunE: view(a, (*ops.Ops).Workers, func(w io.Writer, workers []ops.Worker) {
 			writeWorkers(w, workers, a.now())
 			writeReasons(w, workers)
 		}),
@@ -76,8 +75,7 @@ An expired lease is free.
 
 JSON: a list of ops.Lease.`,
 		Example: `  inboxctl locks`,
-		Args:    noArgs,
-		RunE:    view(a, (*ops.Ops).Leases, writeLeases),
+		Args:    noArgs, RunE: view(a, (*ops.Ops).Leases, writeLeases),
 	}
 }
 
