@@ -12,7 +12,9 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 // Option configures a Kafka.
@@ -65,9 +67,7 @@ type Kafka struct {
 	network  *network
 	sessions *sessions
 	options  options
-
-	mu     sync.Mutex
-	closed bool
+	closing  sync.Once
 }
 
 // New starts a Kafka. Close it after use.
@@ -175,17 +175,52 @@ func (k *Kafka) Freeze() { k.network.freeze() }
 // that has forgotten them. Neither side notices. New connections work.
 func (k *Kafka) FallSilent() { k.network.fallSilent() }
 
+// Fault is a failure requested by FailNext.
+type Fault struct{ handle *kfake.FaultHandle }
+
+// Hits returns how many requests the fault has answered.
+func (f *Fault) Hits() int { return f.handle.Hits() }
+
+// Remove removes the fault.
+func (f *Fault) Remove() { f.handle.Remove() }
+
+// FailNext answers the next n requests of that kind with Kafka's error code, for example 22 for ILLEGAL_GENERATION,
+// without acting on them. A negative n means until the fault is removed. An unknown code is answered as -1.
+func (k *Kafka) FailNext(request kmsg.Key, code int16, n int) *Fault {
+	known := kerr.TypedErrorForCode(code)
+	if known == nil {
+		known = kerr.UnknownServerError
+	}
+	return &Fault{k.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{request}, Err: known, Count: n})}
+}
+
+// Observe calls seen for each request of that kind until the Kafka is closed. The request is then answered as usual.
+// seen must return quickly and must not call the Kafka.
+func (k *Kafka) Observe(request kmsg.Key, seen func()) {
+	k.cluster.ControlKey(int16(request), func(kmsg.Request) (kmsg.Response, error, bool) {
+		k.cluster.KeepControl()
+		seen()
+		return nil, nil, false
+	})
+}
+
+// LoseAnswers breaks the connection of the next n requests of that kind instead of answering. The broker does not act
+// on the requests.
+func (k *Kafka) LoseAnswers(request kmsg.Key, n int) {
+	for range n {
+		k.cluster.ControlKey(int16(request), func(kmsg.Request) (kmsg.Response, error, bool) {
+			return nil, fmt.Errorf("answer lost on purpose"), true
+		})
+	}
+}
+
 // Close stops the broker. Its records are lost. Closing twice does nothing.
 func (k *Kafka) Close() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.closed {
-		return
-	}
-	k.closed = true
-	k.sessions.close()
-	k.network.close()
-	k.cluster.Close()
+	k.closing.Do(func() {
+		k.sessions.close()
+		k.network.close()
+		k.cluster.Close()
+	})
 }
 
 var errClosed = errors.New("in-process Kafka is closed")

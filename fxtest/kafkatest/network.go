@@ -46,9 +46,6 @@ func (n *network) stop() {
 		return
 	}
 	n.stopped = true
-	for _, l := range n.listeners {
-		_ = l.real.Close()
-	}
 	n.cut()
 }
 
@@ -58,9 +55,12 @@ func (n *network) connections() int {
 	return len(n.conns)
 }
 
-// cut breaks all connections. The caller holds the lock.
+// cut breaks all connections and refuses new ones. The caller holds the lock.
 func (n *network) cut() {
 	n.frozen = false
+	for _, l := range n.listeners {
+		_ = l.real.Close()
+	}
 	for c := range n.conns {
 		_ = c.Conn.Close()
 	}
@@ -114,9 +114,6 @@ func (n *network) close() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.closed = true
-	for _, l := range n.listeners {
-		_ = l.real.Close()
-	}
 	n.cut()
 }
 
