@@ -99,7 +99,7 @@ func (a *app) cleanup(ctx context.Context, o *ops.Ops, d *database, retention ti
 	if err != nil {
 		return err
 	}
-	live, err := a.ops(d, func(o *ops.Options) { o.Cleanup = cleaner.Clean })
+	live, err := a.ops(d, cleaner.Clean)
 	if err != nil {
 		return err
 	}

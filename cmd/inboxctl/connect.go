@@ -14,6 +14,7 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/logger"
 
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/dialect"
 	"github.com/gorm-inbox/inbox/internal/redaction"
 	"github.com/gorm-inbox/inbox/internal/store/postgres/pgdsn"
@@ -101,32 +102,26 @@ func asMisuse(err error) error {
 }
 
 // with runs a command's work on the inbox that the flags name.
-func (a *app) with(
-	ctx context.Context, work func(ctx context.Context, o *ops.Ops) error, configure ...func(o *ops.Options),
-) error {
-	return a.withDatabase(ctx, func(ctx context.Context, o *ops.Ops, _ *database) error {
-		return work(ctx, o)
-	}, configure...)
+func (a *app) with(ctx context.Context, work func(ctx context.Context, o *ops.Ops) error) error {
+	return a.withDatabase(ctx, func(ctx context.Context, o *ops.Ops, _ *database) error { return work(ctx, o) })
 }
 
 // audited is like with, for work that is audited under an actor's name.
-func (a *app) audited(
-	ctx context.Context, work func(ctx context.Context, o *ops.Ops) error, configure ...func(o *ops.Options),
-) error {
+func (a *app) audited(ctx context.Context, work func(ctx context.Context, o *ops.Ops) error) error {
 	if err := a.checkActor(); err != nil {
 		return err
 	}
-	return a.with(ctx, work, configure...)
+	return a.with(ctx, work)
 }
 
 func (a *app) withDatabase(
-	ctx context.Context, work func(ctx context.Context, o *ops.Ops, d *database) error, configure ...func(o *ops.Options),
+	ctx context.Context, work func(ctx context.Context, o *ops.Ops, d *database) error,
 ) error {
 	d, err := a.open(ctx, false)
 	if err != nil {
 		return err
 	}
-	o, err := a.ops(d, configure...)
+	o, err := a.ops(d, nil)
 	if err == nil {
 		err = o.CheckSchema(ctx)
 	}
@@ -136,12 +131,13 @@ func (a *app) withDatabase(
 	return errors.Join(err, d.close())
 }
 
-// ops opens the inbox. It uses the default redaction of common secrets, because the application's own hook is not
-// available here.
-func (a *app) ops(d *database, configure ...func(o *ops.Options)) (*ops.Ops, error) {
-	first := func(o *ops.Options) { o.Naming, o.StatementTimeout = a.naming(), a.timeout }
-	last := func(o *ops.Options) { o.Redact = redaction.New(o.Redact).Then(redact.Common).Hook() }
-	return ops.New(d.DB, slices.Concat([]func(*ops.Options){first}, configure, []func(*ops.Options){last})...)
+// ops opens the inbox, with a cleanup or nil. It uses the default redaction of common secrets, because the
+// application's own hook is not available here.
+func (a *app) ops(d *database, clean func(context.Context) (handler.Deleted, error)) (*ops.Ops, error) {
+	return ops.New(d.DB, func(o *ops.Options) {
+		o.Naming, o.StatementTimeout, o.Cleanup = a.naming(), a.timeout, clean
+		o.Redact = redaction.New(a.redact).Then(redact.Common).Hook()
+	})
 }
 
 // print writes a result for programs, or as text with the given function.

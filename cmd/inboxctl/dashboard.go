@@ -257,7 +257,7 @@ func (a *app) logger() *zap.Logger {
 	encoder := zapcore.NewConsoleEncoder(zapcore.EncoderConfig{TimeKey: "time",
 		EncodeTime: zapcore.TimeEncoderOfLayout(time.TimeOnly), MessageKey: "message",
 		EncodeDuration: zapcore.StringDurationEncoder, ConsoleSeparator: "  "})
-	return zap.New(zapcore.NewCore(encoder, lines{a}, zap.InfoLevel))
+	return zap.New(zapcore.NewCore(encoder, zapcore.AddSync(lines{a}), zap.InfoLevel))
 }
 
 // lines is the log's output.
@@ -267,5 +267,3 @@ func (l lines) Write(p []byte) (int, error) {
 	l.a.say("%s", errorLine(errors.New(strings.TrimSpace(string(p)))))
 	return len(p), nil
 }
-
-func (lines) Sync() error { return nil }

@@ -63,10 +63,6 @@ JSON: {"version", "outcome"}.`,
 }
 
 func (a *app) migrateUp(ctx context.Context, d *database, name string) error {
-	version, err := latest(d.Dialector.Name(), a.naming())
-	if err != nil {
-		return err
-	}
 	before, err := a.schemaState(ctx, d)
 	if err != nil {
 		return err
@@ -83,7 +79,7 @@ func (a *app) migrateUp(ctx context.Context, d *database, name string) error {
 	return a.print(struct {
 		Version int
 		Outcome string
-	}{version, outcome}, func() { fmt.Fprintf(a.out, "%s: version %d\n", outcome, version) })
+	}{before.Needed, outcome}, func() { fmt.Fprintf(a.out, "%s: version %d\n", outcome, before.Needed) })
 }
 
 // latest returns the version that Migrate migrates to.
@@ -107,7 +103,7 @@ func (a *app) schemaState(ctx context.Context, d *database) (schemaReport, error
 	if err != nil {
 		return schemaReport{}, err
 	}
-	o, err := a.ops(d)
+	o, err := a.ops(d, nil)
 	if err != nil {
 		return schemaReport{}, err
 	}

@@ -105,6 +105,7 @@ JSON: ops.RejectedRecord, whose value is {"hidden": true, "size": …} without
 		Example: `  inboxctl rejected show 0197a1c2-5b1e-7c3a-9d53-0a3c5c8f2f11
   inboxctl rejected show 0197a1c2-5b1e-7c3a-9d53-0a3c5c8f2f11 --show-payload`,
 		Args: oneArg("ID of the rejected message"), RunE: func(cmd *cobra.Command, args []string) error {
+			a.redact = payload.redact
 			return a.audited(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
 				r, err := o.Rejected(ctx, a.who(), args[0])
 				if err != nil {
@@ -115,7 +116,7 @@ JSON: ops.RejectedRecord, whose value is {"hidden": true, "size": …} without
 					Value any
 				}{r, payload.value(r.Value)}
 				return a.print(view, func() { writeRejected(a.out, r, &payload, a.now()) })
-			}, func(o *ops.Options) { o.Redact = payload.redact })
+			})
 		},
 	}
 	payload.bind(cmd)

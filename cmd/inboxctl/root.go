@@ -10,14 +10,15 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/gorm-inbox/inbox/internal/dialects"
 	"github.com/gorm-inbox/inbox/internal/secrets"
 	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/redact"
 )
 
 // app is one run of the program.
@@ -26,6 +27,8 @@ type app struct {
 	now func() time.Time
 	// results is system's out. It remembers whether a result was lost.
 	results *results
+	// redact is applied before redact.Common; nil for most commands.
+	redact redact.Hook
 
 	// The values of the flags that every command has.
 	dsn, schema, prefix, actor, output string
@@ -140,7 +143,7 @@ func newRoot(a *app) *cobra.Command {
 
 // run is the program without its process.
 func run(ctx context.Context, args []string, sys system) int {
-	sys.errOut = &locked{w: sys.errOut}
+	sys.errOut = zapcore.Lock(zapcore.AddSync(sys.errOut)) // an interrupt may write at the same time
 	printed := &results{w: sys.out}
 	sys.out = printed
 	a := &app{system: sys, now: func() time.Time { return time.Now().UTC() }, results: printed}
@@ -198,18 +201,6 @@ func (r *results) Write(p []byte) (int, error) {
 		r.err = fmt.Errorf("print the result: %w", err)
 	}
 	return n, r.err
-}
-
-// locked is a writer with a lock, because an interrupt may write at the same time.
-type locked struct {
-	mu sync.Mutex
-	w  io.Writer
-}
-
-func (l *locked) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.w.Write(p)
 }
 
 // checkFlags rejects flag values that no command could use.
