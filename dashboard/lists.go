@@ -92,10 +92,10 @@ func (q *request) rejectedList() error {
 
 type rejectedOneBody struct {
 	ops.Rejected
-	Key, Value     *content
+	Key            content
+	Value          *content // nil unless shown
 	Headers        headerList
 	HeadersProblem string
-	Values         bool
 }
 
 func (q *request) rejectedOne() error {
@@ -108,18 +108,11 @@ func (q *request) rejectedOne() error {
 		return err
 	}
 	b := rejectedOneBody{Rejected: r.Rejected, Headers: headersOf(r.Headers), HeadersProblem: r.HeadersProblem,
-		Values: q.seesValues()}
-	key, value := previewOf(r.RecordKey), previewOf(r.Payload)
-	b.Key = &key
+		Key: previewOf(r.RecordKey)}
 	if q.seesPayloads() {
-		b.Value = &value
+		b.Value = new(previewOf(r.Payload))
 	}
 	return q.render("rejected-message", "Rejected message", "rejected", b)
-}
-
-type handlersBody struct {
-	Handlers []handlerLine
-	Paused   int
 }
 
 type handlerLine struct {
@@ -143,26 +136,21 @@ func (q *request) handlers() error {
 	if err != nil {
 		return err
 	}
-	var b handlersBody
+	var lines []handlerLine
 	for _, h := range known {
 		line := handlerLine{Handler: h, Reasons: reasonsOf(seen.Reasons, h.HandlerKey)}
-		if i := slices.IndexFunc(seen.Handlers, func(o ops.HandlerOverview) bool {
-			return o.HandlerKey == h.HandlerKey
-		}); i >= 0 {
+		same := func(o ops.HandlerOverview) bool { return o.HandlerKey == h.HandlerKey }
+		if i := slices.IndexFunc(seen.Handlers, same); i >= 0 {
 			line.Counts = seen.Handlers[i]
 		}
-		if h.Paused {
-			b.Paused++
-		}
-		b.Handlers = append(b.Handlers, line)
+		lines = append(lines, line)
 	}
-	return q.render("handlers", "Handlers", "handlers", b)
+	return q.render("handlers", "Handlers", "handlers", lines)
 }
 
 type workersBody struct {
 	Workers []ops.Worker
 	Leases  []ops.Lease
-	Alive   int
 }
 
 func (q *request) workers() error {
@@ -174,13 +162,7 @@ func (q *request) workers() error {
 	if err != nil {
 		return err
 	}
-	b := workersBody{Workers: workers, Leases: leases}
-	for _, w := range workers {
-		if w.Alive {
-			b.Alive++
-		}
-	}
-	return q.render("workers", "Workers and leases", "workers", b)
+	return q.render("workers", "Workers and leases", "workers", workersBody{workers, leases})
 }
 
 type gapsBody struct {

@@ -19,18 +19,14 @@ import (
 const shownLines = 100
 
 type messageBody struct {
-	Message ops.MessagePreview
-	Lanes   []lane
-	Key     *content
-	Payload *content // nil unless shown
-	// PayloadSize is shown to every role.
-	PayloadSize int64
-	Headers     headerList
-	Attributes  []field
+	Message    ops.MessagePreview
+	Lanes      []lane
+	Key        *content
+	Payload    *content // nil unless shown
+	Headers    headerList
+	Attributes []field
 	// MoreAttributes is how many attributes are not shown.
 	MoreAttributes int
-	Kafka          *handler.KafkaCoordinates
-	Values         bool // values of headers, attributes and keys are shown
 	// Deletable is true if no handler is running the message.
 	Deletable bool
 }
@@ -78,21 +74,17 @@ func (q *request) message() error {
 	if err != nil {
 		return err
 	}
-	b := messageBody{Message: m, PayloadSize: m.Payload.Size, Values: q.seesValues(), Kafka: m.Properties.Kafka,
-		Deletable: true}
+	b := messageBody{Message: m, Headers: headersOf(m.Properties.Headers), Deletable: true}
 	for _, s := range m.Statuses {
 		b.Lanes = append(b.Lanes, lane{s, steps(s, m.Message, q.now())})
 		b.Deletable = b.Deletable && s.State != ops.StateProcessing
 	}
 	if q.seesPayloads() {
-		c := previewOf(m.Payload)
-		b.Payload = &c
+		b.Payload = new(previewOf(m.Payload))
 	}
 	if !m.Key.None {
-		c := previewOf(m.Key)
-		b.Key = &c
+		b.Key = new(previewOf(m.Key))
 	}
-	b.Headers = headersOf(m.Properties.Headers)
 	names := slices.Sorted(maps.Keys(m.Properties.Attributes))
 	b.MoreAttributes = max(0, len(names)-shownLines)
 	for _, name := range names[:len(names)-b.MoreAttributes] {

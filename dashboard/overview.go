@@ -29,15 +29,9 @@ type verdict struct {
 }
 
 type overviewBody struct {
-	Verdict  verdict
-	Tiles    []tile
-	Handlers []ops.HandlerOverview
-	// Reasons are the health reasons that living workers report.
-	Reasons []ops.HealthReason
-	// Unrouted is how many messages no handler took.
-	Unrouted int64
-	// Since is when this process began to count ended attempts. It is zero if it does not count them.
-	Since time.Time
+	ops.Overview
+	Verdict verdict
+	Tiles   []tile
 	// Peak is the largest number of pending statuses of one handler. Bars are relative to it.
 	Peak int64
 	Jobs []jobView
@@ -56,8 +50,7 @@ func (q *request) overview() error {
 	if err != nil {
 		return err
 	}
-	b := overviewBody{Handlers: seen.Handlers, Reasons: seen.Reasons, Unrouted: seen.Unrouted, Since: seen.EndedSince,
-		Verdict: verdictOf(seen), Tiles: q.tiles(seen)}
+	b := overviewBody{Overview: seen, Verdict: verdictOf(seen), Tiles: q.tiles(seen)}
 	for _, h := range seen.Handlers {
 		b.Peak = max(b.Peak, h.Pending.N)
 	}

@@ -41,7 +41,6 @@ func sampleOf(seen ops.Overview, at time.Time) sample {
 
 // navCounts has the counts that the navigation shows beside its links.
 type navCounts struct {
-	Known    bool
 	Inbox    string
 	Poisoned ops.Count
 	Rejected ops.Count
@@ -140,7 +139,7 @@ func (d *Dashboard) navCounts(ctx context.Context) navCounts {
 			return navCounts{}
 		}
 	}
-	g := navCounts{Known: true, Inbox: seen.Inbox, Poisoned: total(seen).Poisoned, Rejected: seen.Rejected,
+	g := navCounts{Inbox: seen.Inbox, Poisoned: total(seen).Poisoned, Rejected: seen.Rejected,
 		Gaps: seen.Gaps, Halted: haltsIn(seen.Reasons)}
 	for _, h := range seen.Handlers {
 		if h.Paused {

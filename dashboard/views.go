@@ -180,7 +180,6 @@ var functions = template.FuncMap{
 	"number":  anyNumber,
 	"count":   countText,
 	"age":     age,
-	"plus":    func(a, b int) int { return a + b },
 	"dict":    dict,
 	"line":    func(s string) string { return short(strings.Join(strings.Fields(s), " "), 160) },
 	"query":   query,
@@ -188,6 +187,9 @@ var functions = template.FuncMap{
 
 // Param returns a parameter of the page's address.
 func (v *view) Param(name string) string { return v.q.query.Get(name) }
+
+// Values reports whether record keys and the values of headers and attributes are shown.
+func (v *view) Values() bool { return v.q.seesValues() }
 
 // query encodes names and values as the query of an address.
 func query(pairs ...any) (template.URL, error) {
