@@ -86,10 +86,8 @@ func (q *request) log(what string, fields ...zap.Field) {
 		zap.String(telemetry.FieldAction, what)}, fields...)...)
 }
 
-func (q *request) pause() error { return q.switchHandler("paused", q.d.ops.Pause) }
-func (q *request) resume() error {
-	return q.switchHandler("resumed", q.d.ops.Resume)
-}
+func (q *request) pause() error  { return q.switchHandler("paused", q.d.ops.Pause) }
+func (q *request) resume() error { return q.switchHandler("resumed", q.d.ops.Resume) }
 
 func (q *request) switchHandler(done string, act func(context.Context, ops.Actor, string) error) error {
 	key := q.given().Get("handler")
@@ -228,13 +226,11 @@ func (q *request) replay() error {
 		if form.Get("change-"+name) == "" {
 			return nil
 		}
-		value := form.Get(name)
-		return &value
+		return new(form.Get(name))
 	}
 	raw := func(name string) *[]byte {
 		if value := text(name); value != nil {
-			b := []byte(*value)
-			return &b
+			return new([]byte(*value))
 		}
 		return nil
 	}

@@ -79,11 +79,10 @@ func New(o *ops.Ops, configure ...func(o *Options)) (*Dashboard, error) {
 		_, _ = rand.Read(secret) // never fails, see its doc
 	}
 	d.guard = guard{secret: secret, origins: d.opts.Origins}
-	views, err := parseViews()
-	if err != nil {
+	var err error
+	if d.views, err = parseViews(); err != nil {
 		return nil, fmt.Errorf("dashboard: %w", err)
 	}
-	d.views = views
 	return d, nil
 }
 

@@ -134,8 +134,6 @@ func (g guard) ownForm(r *http.Request, p Principal) bool {
 	return ok && len(sent) == 1 && hmac.Equal([]byte(sent[0]), []byte(g.token(nonce, p)))
 }
 
-var errForeignHost = errors.New("the Host header names another machine, which Insecure does not allow")
-
 // anybody is the authorizer of Insecure. It refuses foreign Host headers because of DNS rebinding: another site can
 // have its own name resolve to this machine, and its pages then have the dashboard's origin. Only the name in the Host
 // header reveals it.
@@ -145,7 +143,7 @@ func (o Options) anybody(r *http.Request) (Principal, error) {
 		return err == nil && strings.EqualFold(u.Host, r.Host)
 	})
 	if !named && !isLoopback(r.Host) {
-		return Principal{}, errForeignHost
+		return Principal{}, errors.New("the Host header names another machine, which Insecure does not allow")
 	}
 	return Principal{Actor: "anonymous", Role: Admin}, nil
 }

@@ -68,8 +68,7 @@ func rejectedFilterOf(query url.Values) (ops.RejectedFilter, error) {
 		if filter.Topic == "" {
 			return filter, badInput("Name the topic that the partition is of.")
 		}
-		partition := int32(n)
-		filter.Partition = &partition
+		filter.Partition = new(int32(n))
 	}
 	return filter, nil
 }

@@ -46,16 +46,8 @@ func NewWithFx(t testing.TB, more fx.Option, opts ...inbox.Option) *Kit {
 	opts = append([]inbox.Option{inbox.Configure(func(o *inbox.Options) {
 		o.Migrate = true
 		o.Logger = zaptest.NewLogger(t, zaptest.Level(zap.WarnLevel))
-	})},
-		opts...)
+	})}, opts...)
 	var kit *Kit
-	App(t,
-		fx.NopLogger,
-		fx.Supply(OpenDB(t)),
-		inbox.Module("", opts...),
-		manual(NewClock(Start)),
-		Use(t, "", &kit),
-		more,
-	)
+	App(t, fx.NopLogger, fx.Supply(OpenDB(t)), inbox.Module("", opts...), manual(NewClock(Start)), Use(t, "", &kit), more)
 	return kit
 }

@@ -158,9 +158,7 @@ type state struct {
 }
 
 var (
-	pending = state{"pending", func(s models.HandlerStatus) bool {
-		return s.CompletedAt == nil && !s.IsPoisoned
-	}}
+	pending   = state{"pending", func(s models.HandlerStatus) bool { return s.CompletedAt == nil && !s.IsPoisoned }}
 	completed = state{"completed", func(s models.HandlerStatus) bool {
 		return s.CompletedAt != nil && s.Outcome == models.OutcomeProcessed
 	}}

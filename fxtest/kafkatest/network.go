@@ -101,29 +101,23 @@ func (n *network) fallSilent() {
 	}
 }
 
-// over waits until the network is stopped or closed.
-func (n *network) over() {
+// waitWhile waits while the condition, which reads the fields of n, is true.
+func (n *network) waitWhile(condition func() bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for !n.stopped && !n.closed {
+	for condition() {
 		n.changed.Wait()
 	}
 }
+
+// thawed waits while the network is frozen.
+func (n *network) thawed() { n.waitWhile(func() bool { return n.frozen }) }
 
 func (n *network) close() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.closed = true
 	n.cut()
-}
-
-// thawed waits while the network is frozen.
-func (n *network) thawed() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for n.frozen {
-		n.changed.Wait()
-	}
 }
 
 // listener stays open while the network is stopped: Accept waits for the restart.
@@ -191,7 +185,7 @@ func (c *conn) Read(b []byte) (int, error) {
 			return count, err
 		}
 		if err != nil {
-			c.network.over()
+			c.network.waitWhile(func() bool { return !c.network.stopped && !c.network.closed })
 			return 0, err
 		}
 	}
