@@ -205,8 +205,7 @@ type replayBody struct {
 	CopyID string
 }
 
-// editReplay shows the form for a copy's changes. The form is not filled with the original's values, because they may
-// be redacted.
+// editReplay shows the form for a copy's changes. It omits the original's values, because they may be redacted.
 func (q *request) editReplay() error {
 	ref, err := q.messageRef()
 	if err != nil {

@@ -18,8 +18,7 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// problem is an error as a page shows it. This package writes its texts: errors from the database or the authorizer go
-// to the log only.
+// problem is an error as a page shows it, in this package's words. Other packages' errors go to the log only.
 type problem struct {
 	status int
 	title  string
@@ -111,8 +110,7 @@ func problemOf(err error) *problem {
 		"The database could not be reached or returned an error. The application's log has the details.")
 }
 
-// fail answers the request with an error. Nothing has been sent before, because pages are rendered completely before
-// they are sent.
+// fail answers the request with an error. Nothing has been sent yet: pages are rendered completely before that.
 func (q *request) fail(err error) {
 	p := problemOf(err)
 	raw := make([]byte, 4)
@@ -153,8 +151,7 @@ type grouping struct {
 	until time.Time
 }
 
-// failures groups the failures that match, or returns a stored grouping that is still valid. The name identifies the
-// filter.
+// failures groups the failures that match, or returns a stored grouping of the filter's name that is still valid.
 func (d *Dashboard) failures(ctx context.Context, name string, filter ops.Filter) (ops.Failures, error) {
 	c := &d.groupings
 	select {

@@ -134,9 +134,8 @@ func (g guard) ownForm(r *http.Request, p Principal) bool {
 	return ok && len(sent) == 1 && hmac.Equal([]byte(sent[0]), []byte(g.token(nonce, p)))
 }
 
-// anybody is the authorizer of Insecure. It refuses foreign Host headers because of DNS rebinding: another site can
-// have its own name resolve to this machine, and its pages then have the dashboard's origin. Only the name in the Host
-// header reveals it.
+// anybody is the authorizer of Insecure. It refuses foreign Host headers because of DNS rebinding: another site's name
+// can resolve to this machine, and its pages then have the dashboard's origin. Only the Host header reveals it.
 func (o Options) anybody(r *http.Request) (Principal, error) {
 	named := slices.ContainsFunc(o.Origins, func(origin string) bool {
 		u, err := url.Parse(origin)

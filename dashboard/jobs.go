@@ -22,8 +22,7 @@ const (
 	jobsFor = time.Hour
 )
 
-// jobs are the bulk actions, backfills and cleanups of this process. The dashboard owns their goroutines: Stop ends
-// them and waits.
+// jobs are the bulk actions, backfills and cleanups of this process. The dashboard's Stop ends their goroutines.
 type jobs struct {
 	mu     sync.Mutex
 	closed bool

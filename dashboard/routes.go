@@ -13,8 +13,7 @@ type route struct {
 	path   string // without the leading slash
 	role   Role
 	serve  func(*request) error
-	// audited is whether showing the page writes an audit row, so that other sites may not have it opened by
-	// themselves.
+	// audited is whether showing the page writes an audit row, so that other sites may not open it without a click.
 	audited bool
 }
 

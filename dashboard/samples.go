@@ -126,8 +126,7 @@ func (s *samples) hour() []sample {
 	return append([]sample{}, s.list...)
 }
 
-// navCounts returns the counts of the navigation. Without them, it returns zeros instead of an error, so that the page
-// is still shown.
+// navCounts returns the counts of the navigation. After an error it returns zeros, so that the page is still shown.
 func (d *Dashboard) navCounts(ctx context.Context) navCounts {
 	d.samples.mu.Lock()
 	seen, taken := d.samples.last, d.samples.taken
@@ -169,10 +168,8 @@ func (d *Dashboard) sample(ctx context.Context) {
 
 // chart is a line over the last hour, as coordinates for an SVG.
 type chart struct {
-	// Lines are the points of each line segment, and Areas the points of the area below it. There are several segments
-	// if samples are missing in between.
-	Lines []string
-	Areas []string
+	// Lines are the points of each line segment, Areas those of the area below it. Missing samples separate segments.
+	Lines, Areas []string
 	// DotX and DotY are the position of the last point.
 	DotX, DotY string
 	Some       bool

@@ -149,8 +149,7 @@ func (d *Dashboard) deniedAll(ctx context.Context) error {
 	return nil
 }
 
-// lastSegment returns the last segment of the address that the client requested, even if a router has stripped a prefix
-// of it.
+// lastSegment returns the last segment of the address that the client requested, before routers stripped a prefix.
 func lastSegment(r *http.Request) (string, bool) {
 	asked, err := url.ParseRequestURI(r.RequestURI)
 	if err != nil {

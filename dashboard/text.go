@@ -186,10 +186,9 @@ func previewOf(p ops.Preview) content {
 	return c
 }
 
-// count returns how many statuses match, in the cheapest way available, because lists are reloaded often. It uses the
-// page if the page has everything, then the overview if the overview counts these statuses, then a query of at most the
-// largest page. If the page itself already reached its scan limit, only the page is counted, because a query would scan
-// as much again.
+// count returns how many statuses match, in the cheapest way available, because lists are reloaded often: from a page
+// that has everything, else from the overview if it counts these statuses, else by a query of at most the largest page.
+// If the page reached its scan limit, only the page is counted, because a query would scan as much again.
 func (q *request) count(filter ops.Filter, page ops.Page[ops.Status], seen ops.Overview) (ops.Count, error) {
 	onPage := ops.Count{N: int64(len(page.Items)), Capped: page.Next != "" || page.Partial}
 	if q.query.Get("after") == "" && !onPage.Capped {
@@ -206,8 +205,7 @@ func (q *request) count(filter ops.Filter, page ops.Page[ops.Status], seen ops.O
 	return ops.Count{N: int64(len(all.Items)), Capped: all.Next != "" || all.Partial}, err
 }
 
-// countedBy takes a count from an overview, which has the counts of pending, processing and poisoned statuses for each
-// handler.
+// countedBy takes a count from an overview, which has each handler's pending, processing and poisoned statuses.
 func countedBy(seen ops.Overview, f ops.Filter) (sum ops.Count, ok bool) {
 	if len(f.States) == 0 || f.MessageID != "" || f.Type != "" || f.ErrorText != "" || f.Fingerprint != "" ||
 		!f.From.IsZero() || !f.To.IsZero() {

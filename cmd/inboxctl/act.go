@@ -177,8 +177,7 @@ func parseTargets(args []string) ([]target, error) {
 type actResult struct{ StatusID, Outcome, Error string }
 
 // actOnNamed acts on the statuses that the arguments name, after a confirmation if messages are among them. It
-// continues after a status that is refused, because the others may succeed. It stops at an error that every further
-// status would get, too.
+// continues after a status that is refused, and stops at an error that every further status would get, too.
 func (a *app) actOnNamed(
 	ctx context.Context, o *ops.Ops, act action, named []target, namespace string, yes bool,
 ) error {
@@ -472,8 +471,7 @@ func (a *app) agree(ctx context.Context, question string) error {
 func (a *app) confirm(ctx context.Context, question, wanted string) error {
 	fmt.Fprint(a.errOut, question)
 	answered := make(chan error, 1)
-	// The goroutine may outlast this call, because a read from a terminal cannot be cancelled. It ends with the
-	// process.
+	// The goroutine may last until the process ends, because a read from a terminal cannot be cancelled.
 	go func() {
 		answer, err := bufio.NewReader(a.in).ReadString('\n')
 		switch {

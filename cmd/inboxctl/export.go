@@ -39,8 +39,7 @@ func (p *pageFlags) checkExport(cmd *cobra.Command) error {
 	return nil
 }
 
-// exportPage is how many rows are held in memory at once. It is small because the audit row of a bulk action names up
-// to 1,000 statuses.
+// exportPage is how many rows are in memory at once. It is small: a bulk action's audit row names up to 1,000 statuses.
 const exportPage = 100
 
 // export prints the pages of a list one after the other, up to maxRows rows. A maxRows of 0 prints all.

@@ -114,8 +114,8 @@ func newRoot(a *app) *cobra.Command {
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return misuse("%w", err) })
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.dsn, "dsn", "", "the database: postgres://…, host=… or a SQLite file ("+dsnVariable+")")
-	flags.StringVar(&a.schema, "schema", "", "the PostgreSQL schema of the tables ("+schemaVariable+
-		"; default the search path)")
+	flags.StringVar(&a.schema, "schema", "",
+		"the PostgreSQL schema of the tables ("+schemaVariable+"; default the search path)")
 	flags.StringVar(&a.prefix, "prefix", "", "the prefix of the tables' names ("+prefixVariable+"; default inbox_)")
 	flags.StringVar(&a.actor, "actor", "", "the name for the audit ("+actorVariable+"; default user@host)")
 	flags.DurationVar(&a.timeout, "timeout", 10*time.Second,
@@ -185,8 +185,7 @@ var (
 // say prints a note to the operator. It goes to standard error, so that results can be piped.
 func (a *app) say(format string, args ...any) { fmt.Fprintf(a.errOut, format+"\n", args...) }
 
-// results is standard output. After the first error it writes nothing more, so that output has no gap, and each further
-// write returns that error.
+// results is standard output. After an error each write returns it and writes nothing, so that output has no gap.
 type results struct {
 	w   io.Writer
 	err error
@@ -253,8 +252,7 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 
 func showHelp(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 
-// noArgs and oneArg replace cobra's functions of this kind. Their errors say what the command expects, where cobra's
-// say how many arguments it got.
+// noArgs and oneArg are like cobra's, but their errors say what is expected instead of how many arguments there are.
 func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return misuse("unexpected argument %q", args[0])
