@@ -15,9 +15,9 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// confirmBody is the data of the page that asks for confirmation before an action on several statuses.
+// confirmBody is the data of a page that asks for confirmation before an action on several statuses or rejected messages.
 type confirmBody struct {
-	Action string // "retry" or "discard"
+	Action string // "retry" or "discard", or empty
 	Form   string
 	// Refs are the selected statuses. It is empty for an action on all that match.
 	Refs []string
@@ -27,9 +27,8 @@ type confirmBody struct {
 	// States are the statuses' states, in words.
 	States string
 	Back   string
-	// Sample are a few of the statuses that match.
-	Sample []ops.Status
-	Now    time.Time
+	// Sample are a few of the statuses or rejected messages that match.
+	Sample any
 }
 
 type field struct{ Name, Value string }
@@ -97,7 +96,7 @@ func (q *request) confirmBulk() error {
 		section, back = "failures", "./failures"
 	}
 	b := confirmBody{Action: action, Form: "./bulk?" + fields.Encode(), Count: counted.Matched, Back: back,
-		Sample: some.Items, Now: q.now(), States: strings.Join(fields["state"], " and "),
+		Sample: some.Items, States: strings.Join(fields["state"], " and "),
 		Words: inWords(fields, filterFields, filterWords)}
 	return q.render("confirm", actionTitle(action)+" all that match", section, b)
 }
@@ -205,13 +204,6 @@ func (q *request) startConfirmed(action, back string, run bulkAction) error {
 	})
 }
 
-type acceptAllBody struct {
-	Count      ops.Count
-	Form, Back string
-	Words      []field // the filter in words
-	Sample     []ops.Rejected
-}
-
 // acceptAllFilter reads the filter of accepting again all that match. Without an end, it ends now.
 func (q *request) acceptAllFilter(query url.Values) (ops.RejectedFilter, url.Values, error) {
 	fields := only(query, rejectedFields)
@@ -243,7 +235,7 @@ func (q *request) confirmReAccept() error {
 	if err != nil {
 		return err
 	}
-	b := acceptAllBody{Count: counted.Matched, Form: "./accept-all?" + fields.Encode(),
+	b := confirmBody{Count: counted.Matched, Form: "./accept-all?" + fields.Encode(),
 		Back: "./rejected?" + fields.Encode(), Sample: some.Items, Words: inWords(fields, rejectedFields, rejectedWords)}
 	return q.render("accept-all", "Accept all that match again", "rejected", b)
 }

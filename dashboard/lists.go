@@ -12,7 +12,7 @@ import (
 
 type failuresBody struct {
 	ops.Failures
-	Handlers []string
+	Handlers []ops.HandlerOverview
 	Filtered bool
 	Statuses int64
 }
@@ -32,10 +32,7 @@ func (q *request) failures() error {
 	if err != nil {
 		return err
 	}
-	b := failuresBody{Failures: found, Filtered: hasCondition(filter)}
-	for _, h := range seen.Handlers {
-		b.Handlers = append(b.Handlers, h.HandlerKey)
-	}
+	b := failuresBody{Failures: found, Handlers: seen.Handlers, Filtered: hasCondition(filter)}
 	for _, g := range found.Groups {
 		b.Statuses += g.Poisoned + g.Failing
 	}
@@ -90,14 +87,6 @@ func (q *request) rejectedList() error {
 	})
 }
 
-type rejectedOneBody struct {
-	ops.Rejected
-	Key            content
-	Value          *content // nil unless shown
-	Headers        headerList
-	HeadersProblem string
-}
-
 func (q *request) rejectedOne() error {
 	id := q.query.Get("id")
 	if id == "" {
@@ -107,12 +96,7 @@ func (q *request) rejectedOne() error {
 	if err != nil {
 		return err
 	}
-	b := rejectedOneBody{Rejected: r.Rejected, Headers: headersOf(r.Headers), HeadersProblem: r.HeadersProblem,
-		Key: previewOf(r.RecordKey)}
-	if q.seesPayloads() {
-		b.Value = new(previewOf(r.Payload))
-	}
-	return q.render("rejected-message", "Rejected message", "rejected", b)
+	return q.render("rejected-message", "Rejected message", "rejected", r)
 }
 
 type handlerLine struct {

@@ -20,21 +20,11 @@ const shownLines = 100
 
 type messageBody struct {
 	Message    ops.MessagePreview
-	Lanes      []lane
-	Key        *content
-	Payload    *content // nil unless shown
-	Headers    headerList
 	Attributes []field
 	// MoreAttributes is how many attributes are not shown.
 	MoreAttributes int
 	// Deletable is true if no handler is running the message.
 	Deletable bool
-}
-
-// lane is one handler's status of the message, with its timeline.
-type lane struct {
-	ops.StatusDetail
-	Steps []step
 }
 
 // step is one line of a timeline. At is zero if the time is unknown.
@@ -74,17 +64,8 @@ func (q *request) message() error {
 	if err != nil {
 		return err
 	}
-	b := messageBody{Message: m, Headers: headersOf(m.Properties.Headers), Deletable: true}
-	for _, s := range m.Statuses {
-		b.Lanes = append(b.Lanes, lane{s, steps(s, m.Message, q.now())})
-		b.Deletable = b.Deletable && s.State != ops.StateProcessing
-	}
-	if q.seesPayloads() {
-		b.Payload = new(previewOf(m.Payload))
-	}
-	if !m.Key.None {
-		b.Key = new(previewOf(m.Key))
-	}
+	running := func(s ops.StatusDetail) bool { return s.State == ops.StateProcessing }
+	b := messageBody{Message: m, Deletable: !slices.ContainsFunc(m.Statuses, running)}
 	names := slices.Sorted(maps.Keys(m.Properties.Attributes))
 	b.MoreAttributes = max(0, len(names)-shownLines)
 	for _, name := range names[:len(names)-b.MoreAttributes] {
@@ -134,8 +115,8 @@ func headersOf(headers []handler.Header) (list headerList) {
 	return list
 }
 
-// steps builds a status's timeline from its row: its times, its latest attempts and its counters.
-func steps(s ops.StatusDetail, m ops.Message, now time.Time) []step {
+// Steps builds a status's timeline from its row: its times, its latest attempts and its counters.
+func (v *view) Steps(s ops.StatusDetail, m ops.Message) []step {
 	all := []step{{Tone: "done", At: m.ReceivedAt, Text: "Received", More: "by channel " +
 		cmp.Or(m.Properties.Channel, "–")}}
 	if s.CreatedAt.Sub(m.ReceivedAt).Abs() > time.Second {
@@ -161,7 +142,7 @@ func steps(s ops.StatusDetail, m ops.Message, now time.Time) []step {
 		all = append(all, step{Tone: "past", At: s.CompletedAt, Text: "Superseded",
 			More: "The handler’s status under its other key counts instead."})
 	case ops.StatePending:
-		all = append(all, waits(s, now))
+		all = append(all, waits(s, v.Now))
 	}
 	return all
 }
@@ -257,7 +238,7 @@ type messagesBody struct {
 	Paging   paging
 	Filter   ops.Filter
 	States   []stateChoice
-	Handlers []string
+	Handlers []ops.HandlerOverview
 	Limit    int
 	Sizes    []int
 	Filtered bool
@@ -299,14 +280,13 @@ func (q *request) messages() error {
 	if err != nil {
 		return err
 	}
-	b := messagesBody{Statuses: page.Items, Count: count, Filter: filter, Limit: limit, Sizes: pageSizes,
-		Filtered: len(only(q.query, filterFields)) > 0,
-		Paging:   q.pagingOf(page.Next, page.Partial, page.Looked, len(page.Items))}
+	b := messagesBody{Statuses: page.Items, Count: count, Handlers: seen.Handlers, Filter: filter, Limit: limit,
+		Sizes: pageSizes, Filtered: len(only(q.query, filterFields)) > 0,
+		Paging: q.pagingOf(page.Next, page.Partial, page.Looked, len(page.Items))}
 	for _, state := range ops.States() {
 		b.States = append(b.States, stateChoice{state, slices.Contains(filter.States, state)})
 	}
 	for _, h := range seen.Handlers {
-		b.Handlers = append(b.Handlers, h.HandlerKey)
 		if slices.Equal(filter.HandlerKeys, []string{h.HandlerKey}) {
 			b.Handler, b.Reasons = &h, reasonsOf(seen.Reasons, h.HandlerKey)
 		}

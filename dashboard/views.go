@@ -175,6 +175,8 @@ func (q *request) asset() error {
 
 var functions = template.FuncMap{
 	"visible": visible,
+	"preview": previewOf,
+	"headers": headersOf,
 	"typable": typable,
 	"short":   short,
 	"number":  anyNumber,
@@ -188,8 +190,9 @@ var functions = template.FuncMap{
 // Param returns a parameter of the page's address.
 func (v *view) Param(name string) string { return v.q.query.Get(name) }
 
-// Values reports whether record keys and the values of headers and attributes are shown.
-func (v *view) Values() bool { return v.q.seesValues() }
+// Values reports whether record keys and the values of headers and attributes are shown, Payloads whether payloads are.
+func (v *view) Values() bool   { return v.q.seesValues() }
+func (v *view) Payloads() bool { return v.q.seesPayloads() }
 
 // query encodes names and values as the query of an address.
 func query(pairs ...any) (template.URL, error) {
