@@ -15,7 +15,7 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// confirmBody is the data of a page that asks for confirmation before an action on several statuses or rejected messages.
+// confirmBody is the data of a page that asks for confirmation before an action on statuses or rejected messages.
 type confirmBody struct {
 	Action string // "retry" or "discard", or empty
 	Form   string

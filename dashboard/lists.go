@@ -40,8 +40,7 @@ func (q *request) failures() error {
 }
 
 type rejectedBody struct {
-	Rejected []ops.Rejected
-	Paging   paging
+	ops.Page[ops.Rejected]
 	Filtered bool
 	// AcceptAll is the address that accepts all that match again.
 	AcceptAll string
@@ -80,11 +79,8 @@ func (q *request) rejectedList() error {
 	if err != nil {
 		return err
 	}
-	return q.render("rejected", "Rejected", "rejected", rejectedBody{
-		Rejected: page.Items, Filtered: filter != ops.RejectedFilter{},
-		AcceptAll: "./accept-all?" + only(q.query, rejectedFields).Encode(),
-		Paging:    q.pagingOf(page.Next, page.Partial, page.Looked, len(page.Items)),
-	})
+	return q.render("rejected", "Rejected", "rejected", rejectedBody{Page: page, Filtered: filter != ops.RejectedFilter{},
+		AcceptAll: "./accept-all?" + only(q.query, rejectedFields).Encode()})
 }
 
 func (q *request) rejectedOne() error {
@@ -149,17 +145,12 @@ func (q *request) workers() error {
 	return q.render("workers", "Workers and leases", "workers", workersBody{workers, leases})
 }
 
-type gapsBody struct {
-	Gaps   []models.Gap
-	Paging paging
-}
-
 func (q *request) gaps() error {
 	page, err := q.d.ops.ListGaps(q.r.Context(), ops.Cursor(q.query.Get("after")), limitOf(q.query))
 	if err != nil {
 		return err
 	}
-	return q.render("gaps", "Gaps", "gaps", gapsBody{page.Items, q.pagingOf(page.Next, false, 0, len(page.Items))})
+	return q.render("gaps", "Gaps", "gaps", page)
 }
 
 // markers answers whether a message was handled inline. Without a message ID it shows the form alone.
@@ -175,8 +166,7 @@ func (q *request) markers() error {
 }
 
 type auditBody struct {
-	Entries  []ops.AuditEntry
-	Paging   paging
+	ops.Page[ops.AuditEntry]
 	Actions  []ops.Action
 	Filtered bool
 }
@@ -192,10 +182,7 @@ func (q *request) audit() error {
 	if err != nil {
 		return err
 	}
-	return q.render("audit", "Audit", "audit", auditBody{
-		Entries: page.Items, Filtered: filter != ops.AuditFilter{}, Actions: ops.Actions(),
-		Paging: q.pagingOf(page.Next, page.Partial, page.Looked, len(page.Items)),
-	})
+	return q.render("audit", "Audit", "audit", auditBody{page, ops.Actions(), filter != ops.AuditFilter{}})
 }
 
 // pageSizes are the page sizes offered. The first is the default.
@@ -274,17 +261,17 @@ type paging struct {
 	Shown   int
 }
 
-// pagingOf builds the links of a list. They keep the filters of the current address.
-func (q *request) pagingOf(next ops.Cursor, partial bool, looked, shown int) paging {
+// Paging builds the links of a list. They keep the filters of the current address.
+func (v *view) Paging(next ops.Cursor, partial bool, looked, shown int) paging {
 	p := paging{Partial: partial, Looked: looked, Shown: shown}
-	query := q.ownQuery()
+	query := v.q.ownQuery()
 	if query.Get("after") != "" {
 		query.Del("after")
-		p.First = "./" + q.route.path + "?" + query.Encode()
+		p.First = "./" + v.q.route.path + "?" + query.Encode()
 	}
 	if next != "" {
 		query.Set("after", string(next))
-		p.Next = "./" + q.route.path + "?" + query.Encode()
+		p.Next = "./" + v.q.route.path + "?" + query.Encode()
 	}
 	return p
 }

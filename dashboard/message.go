@@ -229,13 +229,12 @@ func times(n int) string {
 	case 2:
 		return "twice"
 	}
-	return strings.Join([]string{strconv.Itoa(n), "times"}, " ")
+	return strconv.Itoa(n) + " times"
 }
 
 type messagesBody struct {
-	Statuses []ops.Status
+	ops.Page[ops.Status]
 	Count    ops.Count
-	Paging   paging
 	Filter   ops.Filter
 	States   []stateChoice
 	Handlers []ops.HandlerOverview
@@ -280,9 +279,8 @@ func (q *request) messages() error {
 	if err != nil {
 		return err
 	}
-	b := messagesBody{Statuses: page.Items, Count: count, Handlers: seen.Handlers, Filter: filter, Limit: limit,
-		Sizes: pageSizes, Filtered: len(only(q.query, filterFields)) > 0,
-		Paging: q.pagingOf(page.Next, page.Partial, page.Looked, len(page.Items))}
+	b := messagesBody{Page: page, Count: count, Handlers: seen.Handlers, Filter: filter, Limit: limit, Sizes: pageSizes,
+		Filtered: len(only(q.query, filterFields)) > 0}
 	for _, state := range ops.States() {
 		b.States = append(b.States, stateChoice{state, slices.Contains(filter.States, state)})
 	}
