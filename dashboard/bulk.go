@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"context"
+	"crypto/rand"
 	"net/http"
 	"net/url"
 	"slices"
@@ -197,7 +198,7 @@ func (q *request) startConfirmed(action, back string, run bulkAction) error {
 	} else if expected == 0 {
 		return badInput("The form does not say how many were confirmed.")
 	}
-	return q.startJob(&job{action: action, expected: expected, back: back}, func(ctx context.Context, j *job) error {
+	return q.startJob(jobView{Action: action, Expected: expected, Back: back}, func(ctx context.Context, j *job) error {
 		result, err := run(ctx, actor, ops.Bulk{Max: limit, Progress: j.progress})
 		j.progress(result)
 		return err
@@ -320,26 +321,25 @@ func (q *request) confirmCleanup() error {
 
 func (q *request) startCleanup() error {
 	actor := q.actor()
-	return q.startJob(&job{action: "cleanup", back: "./workers"}, func(ctx context.Context, j *job) error {
+	return q.startJob(jobView{Action: "cleanup", Back: "./workers"}, func(ctx context.Context, j *job) error {
 		deleted, err := q.d.ops.Cleanup(ctx, actor)
 		j.cleaned(deleted)
 		return err
 	})
 }
 
-func (q *request) startJob(j *job, run func(context.Context, *job) error) error {
-	j.actor, j.began = q.who.Actor, q.now()
+func (q *request) startJob(v jobView, run func(context.Context, *job) error) error {
+	v.ID, v.Actor, v.Began = rand.Text(), q.who.Actor, q.now()
 	d := q.d
-	id, ok := d.jobs.start(j, d.clock, func(ctx context.Context, j *job) error {
+	if !d.jobs.start(v, d.clock, func(ctx context.Context, j *job) error {
 		defer d.forget()
 		return run(ctx, j)
-	})
-	if !ok {
+	}) {
 		return refuse(http.StatusTooManyRequests, "Not started",
 			"Too many bulk actions are running, or the service is stopping. Try again later.", nil)
 	}
-	q.log(j.action+" started", zap.String(telemetry.FieldJob, id))
-	return q.redirect("./job?" + url.Values{"id": {id}}.Encode())
+	q.log(v.Action+" started", zap.String(telemetry.FieldJob, v.ID))
+	return q.redirect("./job?" + url.Values{"id": {v.ID}}.Encode())
 }
 
 // job shows the progress of a bulk action, a backfill or a cleanup.
