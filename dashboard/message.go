@@ -18,15 +18,6 @@ import (
 // shownLines is how many headers, and how many attributes, a page shows at most.
 const shownLines = 100
 
-type messageBody struct {
-	Message    ops.MessagePreview
-	Attributes []field
-	// MoreAttributes is how many attributes are not shown.
-	MoreAttributes int
-	// Deletable is true if no handler is running the message.
-	Deletable bool
-}
-
 // step is one line of a timeline. At is zero if the time is unknown.
 type step struct {
 	Tone string
@@ -35,17 +26,6 @@ type step struct {
 	More string
 	// Error is the error text of an attempt.
 	Error string
-}
-
-type headerView struct {
-	Name  string
-	Value content
-}
-
-// headerList has the headers that a page shows, and how many more there are.
-type headerList struct {
-	Shown []headerView
-	More  int
 }
 
 func (q *request) message() error {
@@ -64,14 +44,7 @@ func (q *request) message() error {
 	if err != nil {
 		return err
 	}
-	running := func(s ops.StatusDetail) bool { return s.State == ops.StateProcessing }
-	b := messageBody{Message: m, Deletable: !slices.ContainsFunc(m.Statuses, running)}
-	names := slices.Sorted(maps.Keys(m.Properties.Attributes))
-	b.MoreAttributes = max(0, len(names)-shownLines)
-	for _, name := range names[:len(names)-b.MoreAttributes] {
-		b.Attributes = append(b.Attributes, field{name, m.Properties.Attributes[name]})
-	}
-	return q.render("message", "Message "+short(visible(m.ID), 40), "messages", b)
+	return q.render("message", "Message "+short(visible(m.ID), 40), "messages", m)
 }
 
 // messageRef returns the message that the address names. Without a namespace, the ID must be unique.
@@ -107,12 +80,23 @@ func (q *request) previewBounds() (bounds ops.PreviewBounds) {
 	return bounds
 }
 
-func headersOf(headers []handler.Header) (list headerList) {
-	list.More = max(0, len(headers)-shownLines)
-	for _, h := range headers[:len(headers)-list.More] {
-		list.Shown = append(list.Shown, headerView{h.Key, contentOf(h.Value)})
+// shownHeaders and shownAttributes return as many as a page shows.
+func shownHeaders(all []handler.Header) []handler.Header { return all[:min(len(all), shownLines)] }
+
+func shownAttributes(all map[string]string) (shown []field) {
+	names := slices.Sorted(maps.Keys(all))
+	for _, name := range names[:min(len(names), shownLines)] {
+		shown = append(shown, field{name, all[name]})
 	}
-	return list
+	return shown
+}
+
+// notShown returns how many of so many headers or attributes a page does not show.
+func notShown(all int) int { return max(0, all-shownLines) }
+
+// deletable reports whether no handler is running the message of these statuses.
+func deletable(statuses []ops.StatusDetail) bool {
+	return !slices.ContainsFunc(statuses, func(s ops.StatusDetail) bool { return s.State == ops.StateProcessing })
 }
 
 // Steps builds a status's timeline from its row: its times, its latest attempts and its counters.

@@ -174,17 +174,21 @@ func (q *request) asset() error {
 }
 
 var functions = template.FuncMap{
-	"visible": visible,
-	"preview": previewOf,
-	"headers": headersOf,
-	"typable": typable,
-	"short":   short,
-	"number":  anyNumber,
-	"count":   countText,
-	"age":     age,
-	"dict":    dict,
-	"line":    func(s string) string { return short(strings.Join(strings.Fields(s), " "), 160) },
-	"query":   query,
+	"visible":         visible,
+	"preview":         previewOf,
+	"content":         contentOf,
+	"shownHeaders":    shownHeaders,
+	"shownAttributes": shownAttributes,
+	"notShown":        notShown,
+	"deletable":       deletable,
+	"typable":         typable,
+	"short":           short,
+	"number":          anyNumber,
+	"count":           countText,
+	"age":             age,
+	"dict":            dict,
+	"line":            func(s string) string { return short(strings.Join(strings.Fields(s), " "), 160) },
+	"query":           query,
 }
 
 // Param returns a parameter of the page's address.
