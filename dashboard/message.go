@@ -220,7 +220,6 @@ type messagesBody struct {
 	ops.Page[ops.Status]
 	Count    ops.Count
 	Filter   ops.Filter
-	States   []stateChoice
 	Handlers []ops.HandlerOverview
 	Limit    int
 	Sizes    []int
@@ -237,11 +236,6 @@ type messagesBody struct {
 	Handler *ops.HandlerOverview
 	// Reasons are the health reasons that concern Handler.
 	Reasons []ops.HealthReason
-}
-
-type stateChoice struct {
-	State  ops.State
-	Chosen bool
 }
 
 // messages lists statuses. One line is one handler's status of one message.
@@ -265,9 +259,6 @@ func (q *request) messages() error {
 	}
 	b := messagesBody{Page: page, Count: count, Handlers: seen.Handlers, Filter: filter, Limit: limit, Sizes: pageSizes,
 		Filtered: len(only(q.query, filterFields)) > 0}
-	for _, state := range ops.States() {
-		b.States = append(b.States, stateChoice{state, slices.Contains(filter.States, state)})
-	}
 	for _, h := range seen.Handlers {
 		if slices.Equal(filter.HandlerKeys, []string{h.HandlerKey}) {
 			b.Handler, b.Reasons = &h, reasonsOf(seen.Reasons, h.HandlerKey)

@@ -11,9 +11,12 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/gorm-inbox/inbox/ops"
 )
 
 //go:embed templates/*.html
@@ -181,6 +184,8 @@ var functions = template.FuncMap{
 	"shownAttributes": shownAttributes,
 	"notShown":        notShown,
 	"deletable":       deletable,
+	"states":          ops.States,
+	"hasState":        slices.Contains[[]ops.State],
 	"typable":         typable,
 	"short":           short,
 	"number":          anyNumber,
