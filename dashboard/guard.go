@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"cmp"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -171,15 +172,8 @@ const (
 )
 
 func (r Role) String() string {
-	switch r {
-	case Viewer:
-		return "viewer"
-	case Operator:
-		return "operator"
-	case Admin:
-		return "admin"
-	}
-	return fmt.Sprintf("Role(%d)", int(r))
+	names := map[Role]string{Viewer: "viewer", Operator: "operator", Admin: "admin"}
+	return cmp.Or(names[r], fmt.Sprintf("Role(%d)", int(r)))
 }
 
 // Principal is the user who sent a request.
