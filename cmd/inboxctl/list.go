@@ -48,8 +48,8 @@ JSON: ops.Page of ops.Status; with --count {"count"}; with jsonl an ops.Status.`
 				return a.printCount(cmd, &filters, &page)
 			}
 			return printPage(a, cmd, &page,
-				func(ctx context.Context, o *ops.Ops, in period, after ops.Cursor, limit int) (ops.Page[ops.Status], error) {
-					return o.List(ctx, filters.filter(in), after, limit)
+				func(o *ops.Ops, ctx context.Context, after ops.Cursor, limit int) (ops.Page[ops.Status], error) {
+					return o.List(ctx, filters.filter(page.in), after, limit)
 				}, func(w io.Writer, found []ops.Status) { writeStatuses(w, found, a.now(), all) })
 		},
 	}
@@ -64,12 +64,11 @@ JSON: ops.Page of ops.Status; with --count {"count"}; with jsonl an ops.Status.`
 }
 
 func (a *app) printCount(cmd *cobra.Command, filters *filterFlags, page *pageFlags) error {
-	in, _, err := page.start(cmd, a.now())
-	if err != nil {
+	if _, err := page.start(cmd, a.now()); err != nil {
 		return err
 	}
 	return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
-		n, err := o.Count(ctx, filters.filter(in))
+		n, err := o.Count(ctx, filters.filter(page.in))
 		if err != nil {
 			return err
 		}
@@ -188,6 +187,7 @@ type pageFlags struct {
 	after    string
 	from, to string
 	export   string // empty unless the user wants no page
+	in       period // set by start
 }
 
 // period is the time that --from and --to select.
@@ -214,32 +214,24 @@ func (p *pageFlags) period(now time.Time) (in period, err error) {
 	return in, err
 }
 
-// exportLimit returns how many rows an export may print, 0 for all of them.
-func (p *pageFlags) exportLimit(cmd *cobra.Command) int {
-	if cmd.Flags().Changed("limit") {
-		return p.limit
-	}
-	return 0
-}
-
-// start returns where the page begins, and the period of its list. A cursor belongs to the filter that it came from,
-// but "24h ago" is another time in the next command. So the position in --after consists of the period and the cursor.
-func (p *pageFlags) start(cmd *cobra.Command, now time.Time) (in period, cursor ops.Cursor, err error) {
+// start returns where the page begins, and sets the period of its list. A cursor belongs to the filter that it came
+// from, but "24h ago" is another time in the next command. So the position in --after has the period and the cursor.
+func (p *pageFlags) start(cmd *cobra.Command, now time.Time) (cursor ops.Cursor, err error) {
 	if err := p.checkExport(cmd); err != nil {
-		return in, "", err
+		return "", err
 	}
 	if p.limit < 1 || p.limit > ops.MaxLimit && p.export == "" {
-		return in, "", misuse("--limit = %d: must be 1 to %d", p.limit, ops.MaxLimit)
+		return "", misuse("--limit = %d: must be 1 to %d", p.limit, ops.MaxLimit)
 	}
 	parts := strings.Split(p.after, ".")
 	if len(parts) != 3 {
-		in, err = p.period(now)
-		return in, ops.Cursor(p.after), err
+		p.in, err = p.period(now)
+		return ops.Cursor(p.after), err
 	}
-	if in.from, err = fromMicros(parts[0]); err == nil {
-		in.to, err = fromMicros(parts[1])
+	if p.in.from, err = fromMicros(parts[0]); err == nil {
+		p.in.to, err = fromMicros(parts[1])
 	}
-	return in, ops.Cursor(parts[2]), err
+	return ops.Cursor(parts[2]), err
 }
 
 // next returns the value of --after for the next page.
@@ -250,26 +242,30 @@ func (in period) next(cursor ops.Cursor) ops.Cursor {
 	return ops.Cursor(fmt.Sprintf("%s.%s.%s", micros(in.from), micros(in.to), cursor))
 }
 
-// printPage prints a page of a list, or with --export all of it.
+// printPage prints a page of a list, or with --export all of it or as many rows as --limit says.
 func printPage[T any](a *app, cmd *cobra.Command, p *pageFlags,
-	list func(ctx context.Context, o *ops.Ops, in period, after ops.Cursor, limit int) (ops.Page[T], error),
+	list func(o *ops.Ops, ctx context.Context, after ops.Cursor, limit int) (ops.Page[T], error),
 	write func(w io.Writer, items []T),
 ) error {
-	in, after, err := p.start(cmd, a.now())
+	after, err := p.start(cmd, a.now())
 	if err != nil {
 		return err
 	}
 	return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
 		if p.export != "" {
-			return export(a, p.export, p.exportLimit(cmd), func(after ops.Cursor, limit int) (ops.Page[T], error) {
-				return list(ctx, o, in, after, limit)
+			maxRows := 0
+			if cmd.Flags().Changed("limit") {
+				maxRows = p.limit
+			}
+			return export(a, p.export, maxRows, func(after ops.Cursor, limit int) (ops.Page[T], error) {
+				return list(o, ctx, after, limit)
 			})
 		}
-		found, err := list(ctx, o, in, after, p.limit)
+		found, err := list(o, ctx, after, p.limit)
 		if err != nil {
 			return err
 		}
-		found.Next = in.next(found.Next)
+		found.Next = p.in.next(found.Next)
 		err = a.print(found, func() { write(a.out, found.Items) })
 		a.more(found.Next, found.Partial, found.Looked)
 		return err
@@ -329,8 +325,8 @@ ops.AuditEntry.`,
 		Args: noArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 			filter.Actor, filter.Action = ops.Actor(who), ops.Action(act)
 			return printPage(a, cmd, &page,
-				func(ctx context.Context, o *ops.Ops, in period, after ops.Cursor, limit int) (ops.Page[ops.AuditEntry], error) {
-					filter.From, filter.To = in.from, in.to
+				func(o *ops.Ops, ctx context.Context, after ops.Cursor, limit int) (ops.Page[ops.AuditEntry], error) {
+					filter.From, filter.To = page.in.from, page.in.to
 					return o.Audit(ctx, filter, after, limit)
 				}, writeAudit)
 		},

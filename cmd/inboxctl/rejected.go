@@ -47,8 +47,8 @@ JSON: ops.Page of ops.Rejected; with jsonl an ops.Rejected.`,
   inboxctl rejected list --from 30d --export csv > rejected.csv`,
 		Args: noArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 			return printPage(a, cmd, &page,
-				func(ctx context.Context, o *ops.Ops, in period, after ops.Cursor, limit int) (ops.Page[ops.Rejected], error) {
-					return o.ListRejected(ctx, filters.filter(cmd, in), after, limit)
+				func(o *ops.Ops, ctx context.Context, after ops.Cursor, limit int) (ops.Page[ops.Rejected], error) {
+					return o.ListRejected(ctx, filters.filter(cmd, page.in), after, limit)
 				}, func(w io.Writer, found []ops.Rejected) { writeRejectedList(w, found, a.now(), wide) })
 		},
 	}
@@ -251,10 +251,7 @@ producer of the records knows what they contained.
 JSON: ops.Page of models.Gap.`,
 		Example: `  inboxctl gaps`,
 		Args:    noArgs, RunE: func(cmd *cobra.Command, _ []string) error {
-			return printPage(a, cmd, &page,
-				func(ctx context.Context, o *ops.Ops, _ period, after ops.Cursor, limit int) (ops.Page[models.Gap], error) {
-					return o.ListGaps(ctx, after, limit)
-				}, writeGaps)
+			return printPage(a, cmd, &page, (*ops.Ops).ListGaps, writeGaps)
 		},
 	}
 	page.bind(cmd)
