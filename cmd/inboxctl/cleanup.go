@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
+	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/cleanup"
 	"github.com/gorm-inbox/inbox/handler"
@@ -16,7 +17,6 @@ import (
 	"github.com/gorm-inbox/inbox/internal/secrets"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/stores"
-	"github.com/gorm-inbox/inbox/ops"
 )
 
 func newCleanup(a *app) *cobra.Command {
@@ -54,8 +54,8 @@ JSON: handler.Deleted with "error".`,
 			if err != nil {
 				return err
 			}
-			return a.withDatabase(cmd.Context(), func(ctx context.Context, o *ops.Ops, d *database) error {
-				return a.cleanup(ctx, o, d, length, yes)
+			return a.withDatabase(cmd.Context(), false, func(ctx context.Context, db *gorm.DB) error {
+				return a.cleanup(ctx, db, length, yes)
 			})
 		},
 	}
@@ -84,7 +84,18 @@ func parseAge(text string) (time.Duration, error) {
 	return d, nil
 }
 
-func (a *app) cleanup(ctx context.Context, o *ops.Ops, d *database, retention time.Duration, yes bool) error {
+func (a *app) cleanup(ctx context.Context, db *gorm.DB, retention time.Duration, yes bool) error {
+	cleaner, err := a.cleaner(db, retention)
+	if err != nil {
+		return err
+	}
+	o, err := a.ops(db, cleaner.Clean)
+	if err == nil {
+		err = o.CheckSchema(ctx)
+	}
+	if err != nil {
+		return err
+	}
 	overview, err := o.Overview(ctx)
 	if err != nil {
 		return err
@@ -95,15 +106,7 @@ func (a *app) cleanup(ctx context.Context, o *ops.Ops, d *database, retention ti
 			return err
 		}
 	}
-	cleaner, err := a.cleaner(d, retention)
-	if err != nil {
-		return err
-	}
-	live, err := a.ops(d, cleaner.Clean)
-	if err != nil {
-		return err
-	}
-	deleted, err := live.Cleanup(ctx, a.who())
+	deleted, err := o.Cleanup(ctx, a.who())
 	report := struct {
 		handler.Deleted
 		Error string
@@ -122,8 +125,8 @@ func (a *app) cleanup(ctx context.Context, o *ops.Ops, d *database, retention ti
 	return errors.Join(err, printed)
 }
 
-func (a *app) cleaner(d *database, retention time.Duration) (*cleanup.Cleaner, error) {
-	st, err := stores.New(d.DB, a.naming(), store.Options{})
+func (a *app) cleaner(db *gorm.DB, retention time.Duration) (*cleanup.Cleaner, error) {
+	st, err := stores.New(db, a.naming(), store.Options{})
 	if err != nil {
 		return nil, fmt.Errorf("cleanup: %w", err)
 	}

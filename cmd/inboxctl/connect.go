@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"io"
@@ -27,21 +26,17 @@ import (
 // maxConnections is the pool size. No command needs more connections.
 const maxConnections = 4
 
-// database is the database that the DSN names.
-type database struct {
-	*gorm.DB
-	pool *sql.DB
-}
-
 func (a *app) naming() models.Naming { return models.Naming{Schema: a.schema, Prefix: a.prefix} }
 
-// open opens the database. It creates a missing SQLite file only if create is true.
-func (a *app) open(ctx context.Context, create bool) (*database, error) {
+// withDatabase runs work on the database that the DSN names. It creates a missing SQLite file only if create is true.
+func (a *app) withDatabase(
+	ctx context.Context, create bool, work func(ctx context.Context, db *gorm.DB) error,
+) error {
 	if a.dsn == "" {
-		return nil, misuse("no database: set %s or --dsn, see \"inboxctl help connecting\"", dsnVariable)
+		return misuse("no database: set %s or --dsn, see \"inboxctl help connecting\"", dsnVariable)
 	}
 	if err := a.naming().Validate(); err != nil {
-		return nil, misuse("%w", err)
+		return misuse("%w", err)
 	}
 	of := a.dsnOf()
 	if of == nil {
@@ -50,35 +45,33 @@ func (a *app) open(ctx context.Context, create bool) (*database, error) {
 			forms = append(forms, each.Form)
 		}
 		// The DSN is not quoted, because it may contain a password.
-		return nil, misuse("the DSN must be %s, see \"inboxctl help connecting\"", strings.Join(forms, ", or "))
+		return misuse("the DSN must be %s, see \"inboxctl help connecting\"", strings.Join(forms, ", or "))
 	}
 	dialector, err := of.Dialector(a.dsn, dialect.Opening{Program: "inboxctl", Timeout: a.timeout, Create: create})
 	if err != nil {
-		return nil, asMisuse(err)
+		return asMisuse(err)
 	}
 	db, err := gorm.Open(dialector, &gorm.Config{Logger: logger.Discard, DisableAutomaticPing: true})
 	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", of.Title, err)
+		return fmt.Errorf("open %s: %w", of.Title, err)
 	}
 	pool, err := db.DB()
 	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", of.Title, err)
+		return fmt.Errorf("open %s: %w", of.Title, err)
 	}
 	pool.SetMaxOpenConns(maxConnections)
-	d := &database{db, pool}
-	ctx, cancel := context.WithTimeout(ctx, a.timeout)
-	defer cancel()
-	if err := pool.PingContext(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("connect to %s: %w", of.Title, asMisuse(of.Explain(err))), d.close())
+	connecting, cancel := context.WithTimeout(ctx, a.timeout)
+	err = pool.PingContext(connecting)
+	cancel()
+	if err != nil {
+		err = fmt.Errorf("connect to %s: %w", of.Title, asMisuse(of.Explain(err)))
+	} else {
+		err = work(ctx, db)
 	}
-	return d, nil
-}
-
-func (d *database) close() error {
-	if err := d.pool.Close(); err != nil {
-		return fmt.Errorf("close the database: %w", err)
+	if closing := pool.Close(); closing != nil {
+		err = errors.Join(err, fmt.Errorf("close the database: %w", closing))
 	}
-	return nil
+	return err
 }
 
 // dsns are the databases that a DSN may name.
@@ -103,7 +96,16 @@ func asMisuse(err error) error {
 
 // with runs a command's work on the inbox that the flags name.
 func (a *app) with(ctx context.Context, work func(ctx context.Context, o *ops.Ops) error) error {
-	return a.withDatabase(ctx, func(ctx context.Context, o *ops.Ops, _ *database) error { return work(ctx, o) })
+	return a.withDatabase(ctx, false, func(ctx context.Context, db *gorm.DB) error {
+		o, err := a.ops(db, nil)
+		if err == nil {
+			err = o.CheckSchema(ctx)
+		}
+		if err != nil {
+			return err
+		}
+		return work(ctx, o)
+	})
 }
 
 // audited is like with, for work that is audited under an actor's name.
@@ -114,27 +116,10 @@ func (a *app) audited(ctx context.Context, work func(ctx context.Context, o *ops
 	return a.with(ctx, work)
 }
 
-func (a *app) withDatabase(
-	ctx context.Context, work func(ctx context.Context, o *ops.Ops, d *database) error,
-) error {
-	d, err := a.open(ctx, false)
-	if err != nil {
-		return err
-	}
-	o, err := a.ops(d, nil)
-	if err == nil {
-		err = o.CheckSchema(ctx)
-	}
-	if err == nil {
-		err = work(ctx, o, d)
-	}
-	return errors.Join(err, d.close())
-}
-
 // ops opens the inbox, with a cleanup or nil. It uses the default redaction of common secrets, because the
 // application's own hook is not available here.
-func (a *app) ops(d *database, clean func(context.Context) (handler.Deleted, error)) (*ops.Ops, error) {
-	return ops.New(d.DB, func(o *ops.Options) {
+func (a *app) ops(db *gorm.DB, clean func(context.Context) (handler.Deleted, error)) (*ops.Ops, error) {
+	return ops.New(db, func(o *ops.Options) {
 		o.Naming, o.StatementTimeout, o.Cleanup = a.naming(), a.timeout, clean
 		o.Redact = redaction.New(a.redact).Then(redact.Common).Hook()
 	})

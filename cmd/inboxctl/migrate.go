@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/dialects"
@@ -51,25 +52,23 @@ JSON: {"version", "outcome"}.`,
 			if !cmd.Flags().Changed("inbox") {
 				return misuse("--inbox is required: the name that the application gives its inbox")
 			}
-			d, err := a.open(cmd.Context(), true)
-			if err != nil {
-				return err
-			}
-			return errors.Join(a.migrateUp(cmd.Context(), d, name), d.close())
+			return a.withDatabase(cmd.Context(), true, func(ctx context.Context, db *gorm.DB) error {
+				return a.migrateUp(ctx, db, name)
+			})
 		},
 	}
 	cmd.Flags().StringVar(&name, "inbox", "", "the inbox's name; required")
 	return cmd
 }
 
-func (a *app) migrateUp(ctx context.Context, d *database, name string) error {
-	before, err := a.schemaState(ctx, d)
+func (a *app) migrateUp(ctx context.Context, db *gorm.DB, name string) error {
+	before, err := a.schemaState(ctx, db)
 	if err != nil {
 		return err
 	}
 	migrating, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
-	if err := models.Migrate(migrating, d.DB, a.naming(), name); err != nil {
+	if err := models.Migrate(migrating, db, a.naming(), name); err != nil {
 		if migrating.Err() != nil && ctx.Err() == nil {
 			err = fmt.Errorf("not done within %s, increase --timeout: %w", a.timeout, err)
 		}
@@ -98,12 +97,12 @@ type schemaReport struct {
 	Detail string
 }
 
-func (a *app) schemaState(ctx context.Context, d *database) (schemaReport, error) {
-	needed, err := latest(d.Dialector.Name(), a.naming())
+func (a *app) schemaState(ctx context.Context, db *gorm.DB) (schemaReport, error) {
+	needed, err := latest(db.Dialector.Name(), a.naming())
 	if err != nil {
 		return schemaReport{}, err
 	}
-	o, err := a.ops(d, nil)
+	o, err := a.ops(db, nil)
 	if err != nil {
 		return schemaReport{}, err
 	}
@@ -129,17 +128,13 @@ another commit.
 JSON: {"state", "needed", "detail"}; the state is current, missing or old.`,
 		Example: `  inboxctl migrate status && echo deploy`,
 		Args:    noArgs, RunE: func(cmd *cobra.Command, _ []string) error {
-			d, err := a.open(cmd.Context(), false)
-			if err != nil {
-				return err
-			}
-			return errors.Join(a.migrateStatus(cmd.Context(), d), d.close())
+			return a.withDatabase(cmd.Context(), false, a.migrateStatus)
 		},
 	}
 }
 
-func (a *app) migrateStatus(ctx context.Context, d *database) error {
-	report, err := a.schemaState(ctx, d)
+func (a *app) migrateStatus(ctx context.Context, db *gorm.DB) error {
+	report, err := a.schemaState(ctx, db)
 	if err != nil {
 		return err
 	}
