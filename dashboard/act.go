@@ -132,10 +132,8 @@ func (q *request) reAccept() error {
 type confirmIDBody struct {
 	ID string
 	// Form is the address that the form is posted to. Back is the page to return to.
-	Form, Back string
-	Heading    string
-	Warning    string
-	Button     string
+	Form, Back               string
+	Heading, Warning, Button string
 }
 
 func (q *request) confirmDelete() error {

@@ -20,12 +20,10 @@ const shownLines = 100
 
 // step is one line of a timeline. At is zero if the time is unknown.
 type step struct {
-	Tone string
-	At   time.Time
-	Text string
-	More string
-	// Error is the error text of an attempt.
-	Error string
+	Tone       string
+	At         time.Time
+	Text, More string
+	Error      string // of an attempt
 }
 
 func (q *request) message() error {

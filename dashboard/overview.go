@@ -11,19 +11,14 @@ import (
 
 // tile is one figure with its chart of the last hour.
 type tile struct {
-	Name  string
-	Value string
-	Note  string
-	Link  string
-	Tone  string // "bad", "warn", "calm" or ""
-	Chart chart
+	Name, Value, Note, Link string
+	Tone                    string // "bad", "warn", "calm" or ""
+	Chart                   chart
 }
 
 // verdict sums up the state of the inbox in a sentence, by its most severe condition.
 type verdict struct {
-	Tone string
-	Text string
-	More string
+	Tone, Text, More string
 	// Link is the page with details, and To the link's text. Both are empty if there is none.
 	Link, To string
 }

@@ -25,12 +25,9 @@ const (
 
 // sample has the values of one overview that the charts show.
 type sample struct {
-	at       time.Time
-	backlog  int64
-	poisoned int64
-	rejected int64
-	workers  int64
-	oldest   time.Duration
+	at                                   time.Time
+	backlog, poisoned, rejected, workers int64
+	oldest                               time.Duration
 }
 
 func sampleOf(seen ops.Overview, at time.Time) sample {
@@ -41,12 +38,9 @@ func sampleOf(seen ops.Overview, at time.Time) sample {
 
 // navCounts has the counts that the navigation shows beside its links.
 type navCounts struct {
-	Inbox    string
-	Poisoned ops.Count
-	Rejected ops.Count
-	Gaps     ops.Count
-	Paused   int
-	Halted   int
+	Inbox                    string
+	Poisoned, Rejected, Gaps ops.Count
+	Paused, Halted           int
 }
 
 // samples holds the samples of the last hour, oldest first, and the latest overview.

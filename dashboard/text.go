@@ -113,9 +113,7 @@ func age(d time.Duration) string {
 
 // moment is a time as pages show it: its age, and the exact time.
 type moment struct {
-	Text    string
-	Machine string
-	Exact   string
+	Text, Machine, Exact string
 }
 
 // When returns a time relative to the page's. It returns nil for the zero time.

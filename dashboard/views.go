@@ -54,11 +54,10 @@ type view struct {
 	Nav     navCounts
 	Notice  *notice
 	// Here is this page's address, for forms to return to. Live is the address of the part that is updated, or empty.
-	Here    string
-	Live    string
-	Refresh int64 // milliseconds
-	Now     time.Time
-	Body    any
+	Here, Live string
+	Refresh    int64 // milliseconds
+	Now        time.Time
+	Body       any
 
 	q *request
 }
