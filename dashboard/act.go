@@ -86,10 +86,8 @@ func (q *request) log(what string, fields ...zap.Field) {
 		zap.String(telemetry.FieldAction, what)}, fields...)...)
 }
 
-func (q *request) pause() error { return q.switchHandler("paused", q.d.ops.Pause) }
-func (q *request) resume() error {
-	return q.switchHandler("resumed", q.d.ops.Resume)
-}
+func (q *request) pause() error  { return q.switchHandler("paused", q.d.ops.Pause) }
+func (q *request) resume() error { return q.switchHandler("resumed", q.d.ops.Resume) }
 
 func (q *request) switchHandler(done string, act func(context.Context, ops.Actor, string) error) error {
 	key := q.given().Get("handler")
@@ -134,10 +132,8 @@ func (q *request) reAccept() error {
 type confirmIDBody struct {
 	ID string
 	// Form is the address that the form is posted to. Back is the page to return to.
-	Form, Back string
-	Heading    string
-	Warning    string
-	Button     string
+	Form, Back               string
+	Heading, Warning, Button string
 }
 
 func (q *request) confirmDelete() error {
@@ -207,8 +203,7 @@ type replayBody struct {
 	CopyID string
 }
 
-// editReplay shows the form for a copy's changes. The form is not filled with the original's values, because they may
-// be redacted.
+// editReplay shows the form for a copy's changes. It omits the original's values, because they may be redacted.
 func (q *request) editReplay() error {
 	ref, err := q.messageRef()
 	if err != nil {
@@ -228,13 +223,11 @@ func (q *request) replay() error {
 		if form.Get("change-"+name) == "" {
 			return nil
 		}
-		value := form.Get(name)
-		return &value
+		return new(form.Get(name))
 	}
 	raw := func(name string) *[]byte {
 		if value := text(name); value != nil {
-			b := []byte(*value)
-			return &b
+			return new([]byte(*value))
 		}
 		return nil
 	}

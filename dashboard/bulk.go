@@ -2,9 +2,11 @@ package dashboard
 
 import (
 	"context"
+	"crypto/rand"
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -14,9 +16,9 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// confirmBody is the data of the page that asks for confirmation before an action on several statuses.
+// confirmBody is the data of a page that asks for confirmation before an action on statuses or rejected messages.
 type confirmBody struct {
-	Action string // "retry" or "discard"
+	Action string // "retry" or "discard", or empty
 	Form   string
 	// Refs are the selected statuses. It is empty for an action on all that match.
 	Refs []string
@@ -26,9 +28,8 @@ type confirmBody struct {
 	// States are the statuses' states, in words.
 	States string
 	Back   string
-	// Sample are a few of the statuses that match.
-	Sample []ops.Status
-	Now    time.Time
+	// Sample are a few of the statuses or rejected messages that match.
+	Sample any
 }
 
 type field struct{ Name, Value string }
@@ -83,11 +84,7 @@ func (q *request) confirmBulk() error {
 	if err != nil {
 		return err
 	}
-	act := q.d.ops.RetryMatching
-	if action == "discard" {
-		act = q.d.ops.DiscardMatching
-	}
-	counted, err := act(q.r.Context(), q.actor(), filter, ops.Bulk{DryRun: true})
+	counted, err := q.matching(action, filter)(q.r.Context(), q.actor(), ops.Bulk{DryRun: true})
 	if err != nil {
 		return err
 	}
@@ -100,17 +97,38 @@ func (q *request) confirmBulk() error {
 		section, back = "failures", "./failures"
 	}
 	b := confirmBody{Action: action, Form: "./bulk?" + fields.Encode(), Count: counted.Matched, Back: back,
-		Sample: some.Items, Now: q.now(), States: strings.Join(fields["state"], " and ")}
-	for _, name := range filterFields {
-		for _, value := range fields[name] {
-			if name != "state" {
-				b.Words = append(b.Words, field{filterWords[name], value})
-			}
-		}
-	}
+		Sample: some.Items, States: strings.Join(fields["state"], " and "),
+		Words: inWords(fields, filterFields, filterWords)}
 	return q.render("confirm", actionTitle(action)+" all that match", section, b)
 }
 
+// bulkAction is an action on all that match a filter.
+type bulkAction func(ctx context.Context, actor ops.Actor, bulk ops.Bulk) (ops.BulkResult, error)
+
+// matching returns a retry or a discard of all statuses that match a filter.
+func (q *request) matching(action string, filter ops.Filter) bulkAction {
+	act := q.d.ops.RetryMatching
+	if action == "discard" {
+		act = q.d.ops.DiscardMatching
+	}
+	return func(ctx context.Context, actor ops.Actor, bulk ops.Bulk) (ops.BulkResult, error) {
+		return act(ctx, actor, filter, bulk)
+	}
+}
+
+// inWords returns the values of a filter's fields with the words for them. Fields without words are left out.
+func inWords(fields url.Values, names []string, words map[string]string) (all []field) {
+	for _, name := range names {
+		for _, value := range fields[name] {
+			if word := words[name]; word != "" {
+				all = append(all, field{word, value})
+			}
+		}
+	}
+	return all
+}
+
+// filterWords are words for the fields of a filter of statuses, besides the states.
 var filterWords = map[string]string{"handler": "Handler", "id": "Message ID", "namespace": "ID namespace",
 	"type": "Type", "from": "Received from", "to": "Received before", "error": "Error contains",
 	"fingerprint": "Failure group"}
@@ -160,31 +178,31 @@ func (q *request) startBulk() error {
 	if err != nil {
 		return err
 	}
-	act := q.d.ops.RetryMatching
-	if action == "discard" {
-		act = q.d.ops.DiscardMatching
-	}
-	expected, limit, err := confirmedCount(q.r.PostForm)
-	if err != nil {
-		return err
-	}
 	back := "./messages?" + fields.Encode()
 	if filter.Fingerprint != "" {
 		back = "./failures"
 	}
-	actor := q.actor()
-	return q.startJob(&job{action: action, expected: expected, back: back}, func(ctx context.Context, j *job) error {
-		result, err := act(ctx, actor, filter, ops.Bulk{Max: limit, Progress: j.progress})
+	return q.startConfirmed(action, back, q.matching(action, filter))
+}
+
+// startConfirmed starts an action on as many as the form says were confirmed, or on all that match if there were too
+// many to count. It redirects to the progress page.
+func (q *request) startConfirmed(action, back string, run bulkAction) error {
+	expected, err := strconv.ParseInt(q.r.PostForm.Get("count"), 10, 64)
+	if err != nil || expected < 0 {
+		expected = 0
+	}
+	actor, limit := q.actor(), expected
+	if q.r.PostForm.Get("capped") != "" {
+		limit = 0
+	} else if expected == 0 {
+		return badInput("The form does not say how many were confirmed.")
+	}
+	return q.startJob(jobView{Action: action, Expected: expected, Back: back}, func(ctx context.Context, j *job) error {
+		result, err := run(ctx, actor, ops.Bulk{Max: limit, Progress: j.progress})
 		j.progress(result)
 		return err
 	})
-}
-
-type acceptAllBody struct {
-	Count      ops.Count
-	Form, Back string
-	Words      []field // the filter in words
-	Sample     []ops.Rejected
 }
 
 // acceptAllFilter reads the filter of accepting again all that match. Without an end, it ends now.
@@ -218,13 +236,8 @@ func (q *request) confirmReAccept() error {
 	if err != nil {
 		return err
 	}
-	b := acceptAllBody{Count: counted.Matched, Form: "./accept-all?" + fields.Encode(),
-		Back: "./rejected?" + fields.Encode(), Sample: some.Items}
-	for _, name := range rejectedFields {
-		for _, value := range fields[name] {
-			b.Words = append(b.Words, field{rejectedWords[name], value})
-		}
-	}
+	b := confirmBody{Count: counted.Matched, Form: "./accept-all?" + fields.Encode(),
+		Back: "./rejected?" + fields.Encode(), Sample: some.Items, Words: inWords(fields, rejectedFields, rejectedWords)}
 	return q.render("accept-all", "Accept all that match again", "rejected", b)
 }
 
@@ -237,16 +250,9 @@ func (q *request) startReAccept() error {
 	if err != nil {
 		return err
 	}
-	expected, limit, err := confirmedCount(q.r.PostForm)
-	if err != nil {
-		return err
-	}
-	actor := q.actor()
-	return q.startJob(&job{action: "accept", expected: expected, back: "./rejected?" + fields.Encode()},
-		func(ctx context.Context, j *job) error {
-			result, err := q.d.ops.ReAcceptMatching(ctx, actor, filter, ops.Bulk{Max: limit, Progress: j.progress})
-			j.progress(result)
-			return err
+	return q.startConfirmed("accept", "./rejected?"+fields.Encode(),
+		func(ctx context.Context, actor ops.Actor, bulk ops.Bulk) (ops.BulkResult, error) {
+			return q.d.ops.ReAcceptMatching(ctx, actor, filter, bulk)
 		})
 }
 
@@ -303,60 +309,37 @@ func (q *request) startBackfill() error {
 	if from.IsZero() {
 		return badInput("The form does not say since when.")
 	}
-	expected, limit, err := confirmedCount(q.r.PostForm)
-	if err != nil {
-		return err
-	}
-	actor, key := q.actor(), fields.Get("handler")
-	return q.startJob(&job{action: "backfill", expected: expected, back: "./handlers"},
-		func(ctx context.Context, j *job) error {
-			result, err := q.d.ops.Backfill(ctx, actor, key, from, to, ops.Bulk{Max: limit, Progress: j.progress})
-			j.progress(result)
-			return err
+	return q.startConfirmed("backfill", "./handlers",
+		func(ctx context.Context, actor ops.Actor, bulk ops.Bulk) (ops.BulkResult, error) {
+			return q.d.ops.Backfill(ctx, actor, fields.Get("handler"), from, to, bulk)
 		})
 }
 
-// confirmedCount returns the count that was confirmed, and how many may be changed: as many, or without limit if there
-// were too many to count.
-func confirmedCount(form url.Values) (expected, limit int64, err error) {
-	expected = numberIn(form.Get("count"))
-	switch {
-	case form.Get("capped") != "":
-		return expected, 0, nil
-	case expected == 0:
-		return 0, 0, badInput("The form does not say how many were confirmed.")
-	}
-	return expected, expected, nil
-}
-
-type cleanupBody struct{}
-
 func (q *request) confirmCleanup() error {
-	return q.render("cleanup", "Run the cleanup", "workers", cleanupBody{})
+	return q.render("cleanup", "Run the cleanup", "workers", nil)
 }
 
 func (q *request) startCleanup() error {
 	actor := q.actor()
-	return q.startJob(&job{action: "cleanup", back: "./workers"}, func(ctx context.Context, j *job) error {
+	return q.startJob(jobView{Action: "cleanup", Back: "./workers"}, func(ctx context.Context, j *job) error {
 		deleted, err := q.d.ops.Cleanup(ctx, actor)
 		j.cleaned(deleted)
 		return err
 	})
 }
 
-func (q *request) startJob(j *job, run func(context.Context, *job) error) error {
-	j.actor, j.began = q.who.Actor, q.now()
+func (q *request) startJob(v jobView, run func(context.Context, *job) error) error {
+	v.ID, v.Actor, v.Began = rand.Text(), q.who.Actor, q.now()
 	d := q.d
-	id, ok := d.jobs.start(j, d.clock, func(ctx context.Context, j *job) error {
+	if !d.jobs.start(v, d.clock, func(ctx context.Context, j *job) error {
 		defer d.forget()
 		return run(ctx, j)
-	})
-	if !ok {
+	}) {
 		return refuse(http.StatusTooManyRequests, "Not started",
 			"Too many bulk actions are running, or the service is stopping. Try again later.", nil)
 	}
-	q.log(j.action+" started", zap.String(telemetry.FieldJob, id))
-	return q.redirect("./job?" + url.Values{"id": {id}}.Encode())
+	q.log(v.Action+" started", zap.String(telemetry.FieldJob, v.ID))
+	return q.redirect("./job?" + url.Values{"id": {v.ID}}.Encode())
 }
 
 // job shows the progress of a bulk action, a backfill or a cleanup.

@@ -93,9 +93,7 @@ func haltIn(values url.Values) (ops.PartitionRef, error) {
 // confirmHaltBody is the data of the page that asks to confirm an action that skips a record.
 type confirmHaltBody struct {
 	ops.PartitionRef
-	Form            string
-	Heading, Button string
-	Warning         string
+	Form, Heading, Button, Warning string
 }
 
 func (q *request) confirmSkip() error {

@@ -79,11 +79,10 @@ func New(o *ops.Ops, configure ...func(o *Options)) (*Dashboard, error) {
 		_, _ = rand.Read(secret) // never fails, see its doc
 	}
 	d.guard = guard{secret: secret, origins: d.opts.Origins}
-	views, err := parseViews()
-	if err != nil {
+	var err error
+	if d.views, err = parseViews(); err != nil {
 		return nil, fmt.Errorf("dashboard: %w", err)
 	}
-	d.views = views
 	return d, nil
 }
 
@@ -118,8 +117,7 @@ func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request) { d.serve(
 func (d *Dashboard) serve(w http.ResponseWriter, r *http.Request, several *several, name string) {
 	ctx, cancel := context.WithTimeout(r.Context(), d.opts.Deadline)
 	defer cancel()
-	// A client that reads slowly does not hold the response for longer, either. A writer that has no deadlines is fine,
-	// so the error is ignored.
+	// A client that reads slowly does not hold the response for longer, either. A writer may have no deadlines.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(d.opts.Deadline + writeFor))
 	q := &request{d: d, w: w, r: r.WithContext(ctx), several: several, name: name}
 	if err := q.answer(); err != nil {

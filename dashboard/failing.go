@@ -18,8 +18,7 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// problem is an error as a page shows it. This package writes its texts: errors from the database or the authorizer go
-// to the log only.
+// problem is an error as a page shows it, in this package's words. Other packages' errors go to the log only.
 type problem struct {
 	status int
 	title  string
@@ -45,76 +44,73 @@ func badInput(text string) error {
 	return refuse(http.StatusBadRequest, "Invalid input", text, nil)
 }
 
+// problems are the texts of known errors. An error that is several of them has the first.
+var problems = []struct {
+	err         error
+	status      int
+	title, text string
+}{
+	{ops.ErrNotAudited, http.StatusServiceUnavailable, "Nothing was done",
+		"The audit row could not be written, so the request was refused."},
+	{ops.ErrNotFound, http.StatusNotFound, "Not found",
+		"It does not exist. It may have been completed, cleaned up or deleted."},
+	{ops.ErrAmbiguous, http.StatusConflict, "Several messages have this ID",
+		"An ID is unique within its channel. Find the one you mean under Messages, by its ID."},
+	{ops.ErrStale, http.StatusConflict, "Changed by someone else",
+		"It has changed since you loaded the page, so nothing was done. Check its current state before you decide."},
+	{ops.ErrNotPoisoned, http.StatusConflict, "Nothing to retry",
+		"Only poisoned and failing messages can be retried, unless they wait in their lane. Nothing was done."},
+	{ops.ErrNotSkippable, http.StatusConflict, "Cannot be skipped",
+		"The partition is not halted by one record, so skipping would not help or would lose records. Fix the cause, then resume it."},
+	{ops.ErrStillDeclared, http.StatusConflict, "The topic is still declared",
+		"Workers declare all of its partitions, or did within the last ten minutes. What holds cleanup back is to be consumed."},
+	{ops.ErrNotPaused, http.StatusConflict, "Pause the handler first",
+		"It is ordered. It is backfilled only while it is paused, so that its messages keep their order."},
+	{ops.ErrPaused, http.StatusConflict, "A handler is paused",
+		"The record runs through all of its handlers. Resume the paused one first. Nothing was done."},
+	{ops.ErrProcessing, http.StatusConflict, "A handler is running",
+		"Wait until it has ended, or pause the handler, then try again."},
+	{cleanup.ErrLeaseHeld, http.StatusConflict, "Another cleanup is running",
+		"Another worker is cleaning up this inbox. Try again later."},
+	{ops.ErrNeedsApplication, http.StatusNotImplemented, "Available in the application only",
+		"This dashboard has access to the database only. Use the dashboard that the application serves."},
+	{ops.ErrReplayOff, http.StatusForbidden, "Replay is off",
+		"The application has to allow it with the option AllowReplay of ops.Options."},
+	{ops.ErrBadInput, http.StatusBadRequest, "Invalid input",
+		"A filter, an ID or a page's address is malformed, too long or out of range."},
+	{context.DeadlineExceeded, http.StatusGatewayTimeout, "Timed out",
+		"The database, or a handler that should run again, did not respond in time. Narrow the filters, or check whether it is overloaded."},
+	{context.Canceled, http.StatusServiceUnavailable, "Request cancelled",
+		"The request was cancelled before it was complete."},
+}
+
 // problemOf translates an error from ops for the person who sees the page.
 func problemOf(err error) *problem {
-	var known *problem
-	var stillBad *handler.StillBadError
-	var waiting *cleanup.WaitingError
+	if known, ok := errors.AsType[*problem](err); ok {
+		return known
+	}
 	is := func(status int, title, text string) *problem {
 		return &problem{status: status, title: title, text: text, cause: err}
 	}
-	switch {
-	case errors.As(err, &known):
-		return known
-	case errors.As(err, &stillBad):
+	if _, ok := errors.AsType[*handler.StillBadError](err); ok {
 		return is(http.StatusConflict, "The record is still bad",
 			"It stays rejected, with a new reason: reload the record to read it. Fix the decoder, the channel or the handler first.")
-	case errors.Is(err, ops.ErrNotAudited):
-		return is(http.StatusServiceUnavailable, "Nothing was done",
-			"The audit row could not be written, so the request was refused.")
-	case errors.Is(err, ops.ErrNotFound):
-		return is(http.StatusNotFound, "Not found",
-			"It does not exist. It may have been completed, cleaned up or deleted.")
-	case errors.Is(err, ops.ErrAmbiguous):
-		return is(http.StatusConflict, "Several messages have this ID",
-			"An ID is unique within its channel. Find the one you mean under Messages, by its ID.")
-	case errors.Is(err, ops.ErrStale):
-		return is(http.StatusConflict, "Changed by someone else",
-			"It has changed since you loaded the page, so nothing was done. Check its current state before you decide.")
-	case errors.Is(err, ops.ErrNotPoisoned):
-		return is(http.StatusConflict, "Nothing to retry",
-			"Only poisoned and failing messages can be retried, unless they wait in their lane. Nothing was done.")
-	case errors.Is(err, ops.ErrNotSkippable):
-		return is(http.StatusConflict, "Cannot be skipped",
-			"The partition is not halted by one record, so skipping would not help or would lose records. Fix the cause, then resume it.")
-	case errors.Is(err, ops.ErrStillDeclared):
-		return is(http.StatusConflict, "The topic is still declared",
-			"Workers declare all of its partitions, or did within the last ten minutes. What holds cleanup back is to be consumed.")
-	case errors.Is(err, ops.ErrNotPaused):
-		return is(http.StatusConflict, "Pause the handler first",
-			"It is ordered. It is backfilled only while it is paused, so that its messages keep their order.")
-	case errors.Is(err, ops.ErrPaused):
-		return is(http.StatusConflict, "A handler is paused",
-			"The record runs through all of its handlers. Resume the paused one first. Nothing was done.")
-	case errors.Is(err, ops.ErrProcessing):
-		return is(http.StatusConflict, "A handler is running",
-			"Wait until it has ended, or pause the handler, then try again.")
-	case errors.As(err, &waiting) && waiting.Err == nil:
+	}
+	waiting, ok := errors.AsType[*cleanup.WaitingError](err)
+	if ok && waiting.Err == nil && !errors.Is(err, ops.ErrNotAudited) {
 		return is(http.StatusConflict, "Cleanup waits",
 			"It is "+waiting.Error()+". What redeliveries may need is kept until then; see Consumers. Everything else is cleaned up.")
-	case errors.Is(err, cleanup.ErrLeaseHeld):
-		return is(http.StatusConflict, "Another cleanup is running", "Another worker is cleaning up this inbox. Try again later.")
-	case errors.Is(err, ops.ErrNeedsApplication):
-		return is(http.StatusNotImplemented, "Available in the application only",
-			"This dashboard has access to the database only. Use the dashboard that the application serves.")
-	case errors.Is(err, ops.ErrReplayOff):
-		return is(http.StatusForbidden, "Replay is off",
-			"The application has to allow it with the option AllowReplay of ops.Options.")
-	case errors.Is(err, ops.ErrBadInput):
-		return is(http.StatusBadRequest, "Invalid input",
-			"A filter, an ID or a page's address is malformed, too long or out of range.")
-	case errors.Is(err, context.DeadlineExceeded):
-		return is(http.StatusGatewayTimeout, "Timed out",
-			"The database, or a handler that should run again, did not respond in time. Narrow the filters, or check whether it is overloaded.")
-	case errors.Is(err, context.Canceled):
-		return is(http.StatusServiceUnavailable, "Request cancelled", "The request was cancelled before it was complete.")
+	}
+	for _, known := range problems {
+		if errors.Is(err, known.err) {
+			return is(known.status, known.title, known.text)
+		}
 	}
 	return is(http.StatusInternalServerError, "Request failed",
 		"The database could not be reached or returned an error. The application's log has the details.")
 }
 
-// fail answers the request with an error. Nothing has been sent before, because pages are rendered completely before
-// they are sent.
+// fail answers the request with an error. Nothing has been sent yet: pages are rendered completely before that.
 func (q *request) fail(err error) {
 	p := problemOf(err)
 	raw := make([]byte, 4)
@@ -155,8 +151,7 @@ type grouping struct {
 	until time.Time
 }
 
-// failures groups the failures that match, or returns a stored grouping that is still valid. The name identifies the
-// filter.
+// failures groups the failures that match, or returns a stored grouping of the filter's name that is still valid.
 func (d *Dashboard) failures(ctx context.Context, name string, filter ops.Filter) (ops.Failures, error) {
 	c := &d.groupings
 	select {

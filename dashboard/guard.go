@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"cmp"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -134,18 +135,15 @@ func (g guard) ownForm(r *http.Request, p Principal) bool {
 	return ok && len(sent) == 1 && hmac.Equal([]byte(sent[0]), []byte(g.token(nonce, p)))
 }
 
-var errForeignHost = errors.New("the Host header names another machine, which Insecure does not allow")
-
-// anybody is the authorizer of Insecure. It refuses foreign Host headers because of DNS rebinding: another site can
-// have its own name resolve to this machine, and its pages then have the dashboard's origin. Only the name in the Host
-// header reveals it.
+// anybody is the authorizer of Insecure. It refuses foreign Host headers because of DNS rebinding: another site's name
+// can resolve to this machine, and its pages then have the dashboard's origin. Only the Host header reveals it.
 func (o Options) anybody(r *http.Request) (Principal, error) {
 	named := slices.ContainsFunc(o.Origins, func(origin string) bool {
 		u, err := url.Parse(origin)
 		return err == nil && strings.EqualFold(u.Host, r.Host)
 	})
 	if !named && !isLoopback(r.Host) {
-		return Principal{}, errForeignHost
+		return Principal{}, errors.New("the Host header names another machine, which Insecure does not allow")
 	}
 	return Principal{Actor: "anonymous", Role: Admin}, nil
 }
@@ -174,15 +172,8 @@ const (
 )
 
 func (r Role) String() string {
-	switch r {
-	case Viewer:
-		return "viewer"
-	case Operator:
-		return "operator"
-	case Admin:
-		return "admin"
-	}
-	return fmt.Sprintf("Role(%d)", int(r))
+	names := map[Role]string{Viewer: "viewer", Operator: "operator", Admin: "admin"}
+	return cmp.Or(names[r], fmt.Sprintf("Role(%d)", int(r)))
 }
 
 // Principal is the user who sent a request.
@@ -197,14 +188,6 @@ const maxActor = 200
 
 // known reports whether the principal has a role and a valid actor.
 func (p Principal) known() bool {
-	if p.Role < Viewer || p.Role > Admin || p.Actor == "" || !utf8.ValidString(p.Actor) ||
-		utf8.RuneCountInString(p.Actor) > maxActor {
-		return false
-	}
-	for _, c := range p.Actor {
-		if unicode.IsControl(c) {
-			return false
-		}
-	}
-	return true
+	return p.Role >= Viewer && p.Role <= Admin && p.Actor != "" && utf8.ValidString(p.Actor) &&
+		utf8.RuneCountInString(p.Actor) <= maxActor && !strings.ContainsFunc(p.Actor, unicode.IsControl)
 }

@@ -3,10 +3,8 @@ package dashboard
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -23,8 +21,7 @@ const (
 	jobsFor = time.Hour
 )
 
-// jobs are the bulk actions, backfills and cleanups of this process. The dashboard owns their goroutines: Stop ends
-// them and waits.
+// jobs are the bulk actions, backfills and cleanups of this process. The dashboard's Stop ends their goroutines.
 type jobs struct {
 	mu     sync.Mutex
 	closed bool
@@ -33,58 +30,49 @@ type jobs struct {
 
 // job is one bulk action, backfill or cleanup.
 type job struct {
-	action   string // "retry", "discard", "accept", "backfill" or "cleanup"
-	actor    string
-	expected int64 // the dry run's count
-	back     string
-	began    time.Time
-	end      context.CancelFunc
-	done     chan struct{} // closed when it has ended
+	end  context.CancelFunc
+	done chan struct{} // closed when it has ended
 
-	mu        sync.Mutex
-	result    ops.BulkResult
-	deleted   handler.Deleted
-	ended     time.Time // zero while under way
-	cancelled bool      // cancelled by a user or by Stop
-	err       error
+	mu *sync.Mutex // that of jobs; it guards the rest
+	jobView
+	ended time.Time // zero while under way
+	err   error
 }
 
 func (j *job) progress(result ops.BulkResult) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.result = result
+	j.Result = result
 }
 
 func (j *job) cleaned(deleted handler.Deleted) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.deleted = deleted
+	j.Deleted = deleted
 }
 
 // start runs a job in a new goroutine, independent of the request that started it. It returns false if too many jobs
 // are running or the dashboard was stopped.
-func (js *jobs) start(j *job, clock clock.Clock, run func(context.Context, *job) error) (id string, ok bool) {
+func (js *jobs) start(v jobView, clock clock.Clock, run func(context.Context, *job) error) bool {
 	js.mu.Lock()
 	defer js.mu.Unlock()
 	underWay := 0
 	for id, j := range js.all {
-		ended := j.endedAt()
-		if ended.IsZero() {
+		if j.ended.IsZero() {
 			underWay++
-		} else if clock.Now().Sub(ended) > jobsFor {
+		} else if clock.Now().Sub(j.ended) > jobsFor {
 			delete(js.all, id)
 		}
 	}
 	if js.closed || underWay >= jobsAtOnce {
-		return "", false
+		return false
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), jobsFor)
-	j.end, j.done = cancel, make(chan struct{})
-	id = rand.Text()
+	j := &job{end: cancel, done: make(chan struct{}), mu: &js.mu, jobView: v}
 	if js.all == nil {
 		js.all = map[string]*job{}
 	}
-	js.all[id] = j
+	js.all[j.ID] = j
 	go func() {
 		defer close(j.done)
 		defer cancel()
@@ -93,13 +81,7 @@ func (js *jobs) start(j *job, clock clock.Clock, run func(context.Context, *job)
 		defer j.mu.Unlock()
 		j.err, j.ended = err, clock.Now()
 	}()
-	return id, true
-}
-
-func (j *job) endedAt() time.Time {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.ended
+	return true
 }
 
 func (js *jobs) cancel(id string) {
@@ -110,10 +92,9 @@ func (js *jobs) cancel(id string) {
 	}
 }
 
+// cancel cancels the job. The caller holds the lock.
 func (j *job) cancel() {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.cancelled = true
+	j.Cancelled = true
 	j.end()
 }
 
@@ -153,16 +134,19 @@ func (js *jobs) wait(ctx context.Context) error {
 
 // jobView is a job as pages show it.
 type jobView struct {
-	ID, Title, Actor, Back string
-	Action                 string
-	Took                   time.Duration
-	Began                  time.Time
-	Ended, Cancelled       bool
-	Result                 ops.BulkResult
-	Expected               int64
-	// Percent is how much of the dry run's count is done.
+	ID, Actor, Back string
+	Action          string // "retry", "discard", "accept", "backfill" or "cleanup"
+	Began           time.Time
+	Expected        int64 // the dry run's count
+	Result          ops.BulkResult
+	Deleted         handler.Deleted
+	Cancelled       bool // by a user or by Stop
+
+	// The rest is set by view. Percent is how much of the dry run's count is done.
+	Title   string
+	Ended   bool
+	Took    time.Duration
 	Percent int64
-	Deleted []field
 	Problem *problemView
 }
 
@@ -175,15 +159,15 @@ func (js *jobs) find(id string, now time.Time) (jobView, bool) {
 	if !ok {
 		return jobView{}, false
 	}
-	return j.view(id, now), true
+	return j.view(now), true
 }
 
 // running lists the running jobs, the latest first.
 func (js *jobs) running(now time.Time) (all []jobView) {
 	js.mu.Lock()
 	defer js.mu.Unlock()
-	for id, j := range js.all {
-		if v := j.view(id, now); !v.Ended {
+	for _, j := range js.all {
+		if v := j.view(now); !v.Ended {
 			all = append(all, v)
 		}
 	}
@@ -191,47 +175,27 @@ func (js *jobs) running(now time.Time) (all []jobView) {
 	return all
 }
 
-func (j *job) view(id string, now time.Time) jobView {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	v := jobView{ID: id, Actor: j.actor, Back: j.back, Action: j.action, Began: j.began, Took: now.Sub(j.began),
-		Result: j.result, Expected: j.expected, Cancelled: j.cancelled}
+// view returns the job as pages show it. The caller holds the lock.
+func (j *job) view(now time.Time) jobView {
+	v := j.jobView
+	v.Took = now.Sub(v.Began)
 	v.Title = map[string]string{"retry": "Retry all that match", "discard": "Discard all that match",
-		"accept": "Accept all that match again", "backfill": "Backfill a handler", "cleanup": "Cleanup"}[j.action]
-	if j.expected > 0 {
-		v.Percent = min(100, (j.result.Done+j.result.StillBad+j.result.Skipped)*100/j.expected)
+		"accept": "Accept all that match again", "backfill": "Backfill a handler", "cleanup": "Cleanup"}[v.Action]
+	if v.Expected > 0 {
+		v.Percent = min(100, (v.Result.Done+v.Result.StillBad+v.Result.Skipped)*100/v.Expected)
 	}
 	if j.ended.IsZero() {
 		return v
 	}
-	v.Ended, v.Took = true, j.ended.Sub(j.began)
+	v.Ended, v.Took = true, j.ended.Sub(v.Began)
 	switch {
 	case j.err == nil:
 		v.Percent = 100
-	case j.cancelled && errors.Is(j.err, context.Canceled):
+	case v.Cancelled && errors.Is(j.err, context.Canceled):
 		v.Problem = &problemView{"Stopped early", "It was stopped. Changes made until then are kept."}
 	default:
 		p := problemOf(j.err)
 		v.Problem = &problemView{p.title, p.text}
 	}
-	if j.action == "cleanup" {
-		d := j.deleted
-		for _, f := range []struct {
-			name string
-			n    int64
-		}{{"Messages", d.Messages}, {"Statuses", d.Statuses}, {"Unarchived", d.Unarchived}, {"Markers", d.Markers},
-			{"Audit rows", d.Audit},
-			{"Rejected messages", d.Rejected}, {"Workers", d.Workers}, {"Leases", d.Leases}} {
-			v.Deleted = append(v.Deleted, field{f.name, number(f.n)})
-		}
-	}
 	return v
-}
-
-func numberIn(text string) int64 {
-	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || n < 0 {
-		return 0
-	}
-	return n
 }

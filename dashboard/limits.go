@@ -25,8 +25,7 @@ const retryAfter = 2
 // that other actors wait for at most two of them to get a connection.
 const answeredAtOnce = 2
 
-// inProgress counts the requests in progress. Its limits keep a few people, or one script, from exhausting the
-// process's memory.
+// inProgress counts the requests in progress, so that a few people or one script cannot exhaust the process's memory.
 type inProgress struct {
 	mu  sync.Mutex
 	all int
@@ -38,8 +37,7 @@ type actorsRequests struct {
 	answered chan struct{} // has one element for each request being served
 }
 
-// admit counts a request until release is called, and waits until the request may be served. It refuses requests beyond
-// the option MaxRequests.
+// admit waits until a request may be served, and counts it until release. It refuses requests beyond MaxRequests.
 func (q *request) admit() (release func(), err error) {
 	actor, uncount, err := q.countIn()
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/ops"
@@ -11,9 +12,7 @@ import (
 
 type failuresBody struct {
 	ops.Failures
-	Handlers []string
-	Handler  string
-	Type     string
+	Handlers []ops.HandlerOverview
 	Filtered bool
 	Statuses int64
 }
@@ -33,11 +32,7 @@ func (q *request) failures() error {
 	if err != nil {
 		return err
 	}
-	b := failuresBody{Failures: found, Handler: q.query.Get("handler"), Type: q.query.Get("type"),
-		Filtered: hasCondition(filter)}
-	for _, h := range seen.Handlers {
-		b.Handlers = append(b.Handlers, h.HandlerKey)
-	}
+	b := failuresBody{Failures: found, Handlers: seen.Handlers, Filtered: hasCondition(filter)}
 	for _, g := range found.Groups {
 		b.Statuses += g.Poisoned + g.Failing
 	}
@@ -45,12 +40,8 @@ func (q *request) failures() error {
 }
 
 type rejectedBody struct {
-	Rejected  []ops.Rejected
-	Paging    paging
-	Filter    ops.RejectedFilter
-	Partition string
-	From, To  string
-	Filtered  bool
+	ops.Page[ops.Rejected]
+	Filtered bool
 	// AcceptAll is the address that accepts all that match again.
 	AcceptAll string
 }
@@ -74,8 +65,7 @@ func rejectedFilterOf(query url.Values) (ops.RejectedFilter, error) {
 		if filter.Topic == "" {
 			return filter, badInput("Name the topic that the partition is of.")
 		}
-		partition := int32(n)
-		filter.Partition = &partition
+		filter.Partition = new(int32(n))
 	}
 	return filter, nil
 }
@@ -89,20 +79,8 @@ func (q *request) rejectedList() error {
 	if err != nil {
 		return err
 	}
-	return q.render("rejected", "Rejected", "rejected", rejectedBody{
-		Rejected: page.Items, Filter: filter, From: q.query.Get("from"), To: q.query.Get("to"),
-		Filtered: filter != ops.RejectedFilter{}, Partition: q.query.Get("partition"),
-		AcceptAll: "./accept-all?" + only(q.query, rejectedFields).Encode(),
-		Paging:    q.pagingOf(page.Next, page.Partial, page.Looked, len(page.Items)),
-	})
-}
-
-type rejectedOneBody struct {
-	ops.Rejected
-	Key, Value     *content
-	Headers        headerList
-	HeadersProblem string
-	Values         bool
+	return q.render("rejected", "Rejected", "rejected", rejectedBody{Page: page, Filtered: filter != ops.RejectedFilter{},
+		AcceptAll: "./accept-all?" + only(q.query, rejectedFields).Encode()})
 }
 
 func (q *request) rejectedOne() error {
@@ -114,19 +92,7 @@ func (q *request) rejectedOne() error {
 	if err != nil {
 		return err
 	}
-	b := rejectedOneBody{Rejected: r.Rejected, Headers: headersOf(r.Headers), HeadersProblem: r.HeadersProblem,
-		Values: q.seesValues()}
-	key, value := previewOf(r.RecordKey), previewOf(r.Payload)
-	b.Key = &key
-	if q.seesPayloads() {
-		b.Value = &value
-	}
-	return q.render("rejected-message", "Rejected message", "rejected", b)
-}
-
-type handlersBody struct {
-	Handlers []handlerLine
-	Paused   int
+	return q.render("rejected-message", "Rejected message", "rejected", r)
 }
 
 type handlerLine struct {
@@ -137,13 +103,8 @@ type handlerLine struct {
 }
 
 // reasonsOf returns the reasons that concern one handler.
-func reasonsOf(all []ops.HealthReason, handlerKey string) (found []ops.HealthReason) {
-	for _, r := range all {
-		if r.HandlerKey == handlerKey {
-			found = append(found, r)
-		}
-	}
-	return found
+func reasonsOf(all []ops.HealthReason, handlerKey string) []ops.HealthReason {
+	return slices.DeleteFunc(slices.Clone(all), func(r ops.HealthReason) bool { return r.HandlerKey != handlerKey })
 }
 
 func (q *request) handlers() error {
@@ -155,26 +116,21 @@ func (q *request) handlers() error {
 	if err != nil {
 		return err
 	}
-	var b handlersBody
+	var lines []handlerLine
 	for _, h := range known {
 		line := handlerLine{Handler: h, Reasons: reasonsOf(seen.Reasons, h.HandlerKey)}
-		if i := slices.IndexFunc(seen.Handlers, func(o ops.HandlerOverview) bool {
-			return o.HandlerKey == h.HandlerKey
-		}); i >= 0 {
+		same := func(o ops.HandlerOverview) bool { return o.HandlerKey == h.HandlerKey }
+		if i := slices.IndexFunc(seen.Handlers, same); i >= 0 {
 			line.Counts = seen.Handlers[i]
 		}
-		if h.Paused {
-			b.Paused++
-		}
-		b.Handlers = append(b.Handlers, line)
+		lines = append(lines, line)
 	}
-	return q.render("handlers", "Handlers", "handlers", b)
+	return q.render("handlers", "Handlers", "handlers", lines)
 }
 
 type workersBody struct {
 	Workers []ops.Worker
 	Leases  []ops.Lease
-	Alive   int
 }
 
 func (q *request) workers() error {
@@ -186,18 +142,7 @@ func (q *request) workers() error {
 	if err != nil {
 		return err
 	}
-	b := workersBody{Workers: workers, Leases: leases}
-	for _, w := range workers {
-		if w.Alive {
-			b.Alive++
-		}
-	}
-	return q.render("workers", "Workers and leases", "workers", b)
-}
-
-type gapsBody struct {
-	Gaps   []models.Gap
-	Paging paging
+	return q.render("workers", "Workers and leases", "workers", workersBody{workers, leases})
 }
 
 func (q *request) gaps() error {
@@ -205,31 +150,23 @@ func (q *request) gaps() error {
 	if err != nil {
 		return err
 	}
-	return q.render("gaps", "Gaps", "gaps", gapsBody{page.Items, q.pagingOf(page.Next, false, 0, len(page.Items))})
-}
-
-type markersBody struct {
-	Markers                          []models.Marker
-	MessageID, HandlerKey, Namespace string
+	return q.render("gaps", "Gaps", "gaps", page)
 }
 
 // markers answers whether a message was handled inline. Without a message ID it shows the form alone.
-func (q *request) markers() (err error) {
-	b := markersBody{MessageID: q.query.Get("id"), HandlerKey: q.query.Get("handler"), Namespace: q.query.Get("namespace")}
-	if b.MessageID != "" {
-		b.Markers, err = q.d.ops.Markers(q.r.Context(), b.MessageID, b.HandlerKey, b.Namespace)
+func (q *request) markers() error {
+	var markers []models.Marker
+	if ref := refIn(q.query); ref.ID != "" {
+		var err error
+		if markers, err = q.d.ops.Markers(q.r.Context(), ref.ID, q.query.Get("handler"), ref.Namespace); err != nil {
+			return err
+		}
 	}
-	if err != nil {
-		return err
-	}
-	return q.render("markers", "Handled inline", "markers", b)
+	return q.render("markers", "Handled inline", "markers", markers)
 }
 
 type auditBody struct {
-	Entries  []ops.AuditEntry
-	Paging   paging
-	Filter   ops.AuditFilter
-	From, To string
+	ops.Page[ops.AuditEntry]
 	Actions  []ops.Action
 	Filtered bool
 }
@@ -245,9 +182,96 @@ func (q *request) audit() error {
 	if err != nil {
 		return err
 	}
-	return q.render("audit", "Audit", "audit", auditBody{
-		Entries: page.Items, Filter: filter, From: q.query.Get("from"), To: q.query.Get("to"),
-		Filtered: filter != ops.AuditFilter{},
-		Actions:  ops.Actions(), Paging: q.pagingOf(page.Next, page.Partial, page.Looked, len(page.Items)),
-	})
+	return q.render("audit", "Audit", "audit", auditBody{page, ops.Actions(), filter != ops.AuditFilter{}})
+}
+
+// pageSizes are the page sizes offered. The first is the default.
+var pageSizes = []int{50, 100, 200}
+
+// filterFields are the query parameters that form a filter of statuses.
+var filterFields = []string{"state", "handler", "id", "namespace", "type", "from", "to", "error", "fingerprint"}
+
+// filterOf reads a filter from the query of an address, so that filtered lists can be bookmarked and shared.
+func filterOf(query url.Values) (ops.Filter, error) {
+	f := ops.Filter{
+		MessageID: query.Get("id"), Namespace: query.Get("namespace"), Type: query.Get("type"), ErrorText: query.Get("error"),
+		Fingerprint: query.Get("fingerprint"),
+		HandlerKeys: present(query["handler"]),
+	}
+	for _, state := range present(query["state"]) {
+		f.States = append(f.States, ops.State(state))
+	}
+	if f.MessageID == "" {
+		f.Namespace = "" // a namespace qualifies an ID only
+	}
+	var err error
+	if f.From, err = timeOf(query.Get("from")); err != nil {
+		return f, badInput("“From” is not a time such as 2026-01-31T14:30.")
+	}
+	if f.To, err = timeOf(query.Get("to")); err != nil {
+		return f, badInput("“To” is not a time such as 2026-01-31T14:30.")
+	}
+	return f, checkLists(f)
+}
+
+// present drops empty values, because forms send unfilled fields too. Other values stay unchanged: IDs, types and
+// handler keys may begin or end with spaces.
+func present(values []string) []string {
+	return slices.DeleteFunc(slices.Clone(values), func(value string) bool { return value == "" })
+}
+
+// timeOf parses a UTC time in the formats that browsers' fields and this package write.
+func timeOf(text string) (t time.Time, err error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	for _, layout := range []string{"2006-01-02T15:04", "2006-01-02T15:04:05", time.RFC3339Nano, "2006-01-02"} {
+		if t, err = time.Parse(layout, text); err == nil {
+			return t.UTC(), nil
+		}
+	}
+	return time.Time{}, err
+}
+
+// only keeps the named parameters that are not empty.
+func only(query url.Values, names []string) url.Values {
+	kept := url.Values{}
+	for _, name := range names {
+		if values := present(query[name]); len(values) > 0 {
+			kept[name] = values
+		}
+	}
+	return kept
+}
+
+// limitOf returns the requested page size if it is one of pageSizes, else the default.
+func limitOf(query url.Values) int {
+	if asked, err := strconv.Atoi(query.Get("limit")); err == nil && slices.Contains(pageSizes, asked) {
+		return asked
+	}
+	return pageSizes[0]
+}
+
+// paging has the links to the next and the first page of a list.
+type paging struct {
+	Next    string // address of the next page; empty on the last
+	First   string // address of the first page; empty on the first
+	Partial bool
+	Looked  int
+	Shown   int
+}
+
+// Paging builds the links of a list. They keep the filters of the current address.
+func (v *view) Paging(next ops.Cursor, partial bool, looked, shown int) paging {
+	p := paging{Partial: partial, Looked: looked, Shown: shown}
+	query := v.q.ownQuery()
+	if query.Get("after") != "" {
+		query.Del("after")
+		p.First = "./" + v.q.route.path + "?" + query.Encode()
+	}
+	if next != "" {
+		query.Set("after", string(next))
+		p.Next = "./" + v.q.route.path + "?" + query.Encode()
+	}
+	return p
 }

@@ -18,51 +18,13 @@ import (
 // shownLines is how many headers, and how many attributes, a page shows at most.
 const shownLines = 100
 
-type messageBody struct {
-	Message ops.MessagePreview
-	Lanes   []lane
-	Key     *content
-	Payload *content // nil unless shown
-	// PayloadSize is shown to every role.
-	PayloadSize int64
-	Headers     headerList
-	Attributes  []attribute
-	// MoreAttributes is how many attributes are not shown.
-	MoreAttributes int
-	Kafka          *handler.KafkaCoordinates
-	Values         bool // values of headers, attributes and keys are shown
-	// Deletable is true if no handler is running the message.
-	Deletable bool
-}
-
-// lane is one handler's status of the message, with its timeline.
-type lane struct {
-	ops.StatusDetail
-	Steps []step
-}
-
 // step is one line of a timeline. At is zero if the time is unknown.
 type step struct {
-	Tone string
-	At   time.Time
-	Text string
-	More string
-	// Error is the error text of an attempt.
-	Error string
+	Tone       string
+	At         time.Time
+	Text, More string
+	Error      string // of an attempt
 }
-
-type headerView struct {
-	Name  string
-	Value content
-}
-
-// headerList has the headers that a page shows, and how many more there are.
-type headerList struct {
-	Shown []headerView
-	More  int
-}
-
-type attribute struct{ Name, Value string }
 
 func (q *request) message() error {
 	ref, err := q.messageRef()
@@ -80,27 +42,7 @@ func (q *request) message() error {
 	if err != nil {
 		return err
 	}
-	b := messageBody{Message: m, PayloadSize: m.Payload.Size, Values: q.seesValues(), Kafka: m.Properties.Kafka,
-		Deletable: true}
-	for _, s := range m.Statuses {
-		b.Lanes = append(b.Lanes, lane{s, steps(s, m.Message, q.now())})
-		b.Deletable = b.Deletable && s.State != ops.StateProcessing
-	}
-	if q.seesPayloads() {
-		c := previewOf(m.Payload)
-		b.Payload = &c
-	}
-	if !m.Key.None {
-		c := previewOf(m.Key)
-		b.Key = &c
-	}
-	b.Headers = headersOf(m.Properties.Headers)
-	names := slices.Sorted(maps.Keys(m.Properties.Attributes))
-	b.MoreAttributes = max(0, len(names)-shownLines)
-	for _, name := range names[:len(names)-b.MoreAttributes] {
-		b.Attributes = append(b.Attributes, attribute{name, m.Properties.Attributes[name]})
-	}
-	return q.render("message", "Message "+short(visible(m.ID), 40), "messages", b)
+	return q.render("message", "Message "+short(visible(m.ID), 40), "messages", m)
 }
 
 // messageRef returns the message that the address names. Without a namespace, the ID must be unique.
@@ -136,16 +78,27 @@ func (q *request) previewBounds() (bounds ops.PreviewBounds) {
 	return bounds
 }
 
-func headersOf(headers []handler.Header) (list headerList) {
-	list.More = max(0, len(headers)-shownLines)
-	for _, h := range headers[:len(headers)-list.More] {
-		list.Shown = append(list.Shown, headerView{h.Key, contentOf(h.Value)})
+// shownHeaders and shownAttributes return as many as a page shows.
+func shownHeaders(all []handler.Header) []handler.Header { return all[:min(len(all), shownLines)] }
+
+func shownAttributes(all map[string]string) (shown []field) {
+	names := slices.Sorted(maps.Keys(all))
+	for _, name := range names[:min(len(names), shownLines)] {
+		shown = append(shown, field{name, all[name]})
 	}
-	return list
+	return shown
 }
 
-// steps builds a status's timeline from its row: its times, its latest attempts and its counters.
-func steps(s ops.StatusDetail, m ops.Message, now time.Time) []step {
+// notShown returns how many of so many headers or attributes a page does not show.
+func notShown(all int) int { return max(0, all-shownLines) }
+
+// deletable reports whether no handler is running the message of these statuses.
+func deletable(statuses []ops.StatusDetail) bool {
+	return !slices.ContainsFunc(statuses, func(s ops.StatusDetail) bool { return s.State == ops.StateProcessing })
+}
+
+// Steps builds a status's timeline from its row: its times, its latest attempts and its counters.
+func (v *view) Steps(s ops.StatusDetail, m ops.Message) []step {
 	all := []step{{Tone: "done", At: m.ReceivedAt, Text: "Received", More: "by channel " +
 		cmp.Or(m.Properties.Channel, "–")}}
 	if s.CreatedAt.Sub(m.ReceivedAt).Abs() > time.Second {
@@ -171,7 +124,7 @@ func steps(s ops.StatusDetail, m ops.Message, now time.Time) []step {
 		all = append(all, step{Tone: "past", At: s.CompletedAt, Text: "Superseded",
 			More: "The handler’s status under its other key counts instead."})
 	case ops.StatePending:
-		all = append(all, waits(s, now))
+		all = append(all, waits(s, v.Now))
 	}
 	return all
 }
@@ -258,17 +211,14 @@ func times(n int) string {
 	case 2:
 		return "twice"
 	}
-	return strings.Join([]string{strconv.Itoa(n), "times"}, " ")
+	return strconv.Itoa(n) + " times"
 }
 
 type messagesBody struct {
-	Statuses []ops.Status
+	ops.Page[ops.Status]
 	Count    ops.Count
-	Paging   paging
 	Filter   ops.Filter
-	From, To string // as in the form's fields
-	States   []stateChoice
-	Handlers []string
+	Handlers []ops.HandlerOverview
 	Limit    int
 	Sizes    []int
 	Filtered bool
@@ -284,11 +234,6 @@ type messagesBody struct {
 	Handler *ops.HandlerOverview
 	// Reasons are the health reasons that concern Handler.
 	Reasons []ops.HealthReason
-}
-
-type stateChoice struct {
-	State  ops.State
-	Chosen bool
 }
 
 // messages lists statuses. One line is one handler's status of one message.
@@ -310,14 +255,9 @@ func (q *request) messages() error {
 	if err != nil {
 		return err
 	}
-	b := messagesBody{Statuses: page.Items, Count: count, Filter: filter, Limit: limit, Sizes: pageSizes,
-		From: q.query.Get("from"), To: q.query.Get("to"), Filtered: len(only(q.query, filterFields)) > 0,
-		Paging: q.pagingOf(page.Next, page.Partial, page.Looked, len(page.Items))}
-	for _, state := range ops.States() {
-		b.States = append(b.States, stateChoice{state, slices.Contains(filter.States, state)})
-	}
+	b := messagesBody{Page: page, Count: count, Handlers: seen.Handlers, Filter: filter, Limit: limit, Sizes: pageSizes,
+		Filtered: len(only(q.query, filterFields)) > 0}
 	for _, h := range seen.Handlers {
-		b.Handlers = append(b.Handlers, h.HandlerKey)
 		if slices.Equal(filter.HandlerKeys, []string{h.HandlerKey}) {
 			b.Handler, b.Reasons = &h, reasonsOf(seen.Reasons, h.HandlerKey)
 		}

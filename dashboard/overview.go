@@ -11,33 +11,22 @@ import (
 
 // tile is one figure with its chart of the last hour.
 type tile struct {
-	Name  string
-	Value string
-	Note  string
-	Link  string
-	Tone  string // "bad", "warn", "calm" or ""
-	Chart chart
+	Name, Value, Note, Link string
+	Tone                    string // "bad", "warn", "calm" or ""
+	Chart                   chart
 }
 
 // verdict sums up the state of the inbox in a sentence, by its most severe condition.
 type verdict struct {
-	Tone string
-	Text string
-	More string
+	Tone, Text, More string
 	// Link is the page with details, and To the link's text. Both are empty if there is none.
 	Link, To string
 }
 
 type overviewBody struct {
-	Verdict  verdict
-	Tiles    []tile
-	Handlers []ops.HandlerOverview
-	// Reasons are the health reasons that living workers report.
-	Reasons []ops.HealthReason
-	// Unrouted is how many messages no handler took.
-	Unrouted int64
-	// Since is when this process began to count ended attempts. It is zero if it does not count them.
-	Since time.Time
+	ops.Overview
+	Verdict verdict
+	Tiles   []tile
 	// Peak is the largest number of pending statuses of one handler. Bars are relative to it.
 	Peak int64
 	Jobs []jobView
@@ -56,8 +45,7 @@ func (q *request) overview() error {
 	if err != nil {
 		return err
 	}
-	b := overviewBody{Handlers: seen.Handlers, Reasons: seen.Reasons, Unrouted: seen.Unrouted, Since: seen.EndedSince,
-		Verdict: verdictOf(seen), Tiles: q.tiles(seen)}
+	b := overviewBody{Overview: seen, Verdict: verdictOf(seen), Tiles: q.tiles(seen)}
 	for _, h := range seen.Handlers {
 		b.Peak = max(b.Peak, h.Pending.N)
 	}

@@ -15,8 +15,7 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// Size limits of forms, in bytes. A replay carries new content. Other forms carry at most the selection of the longest
-// list.
+// Size limits of forms, in bytes. A replay carries new content, other forms at most the selection of the longest list.
 const (
 	maxReplay = 4 << 20
 	maxForm   = 256 << 10
@@ -185,9 +184,8 @@ func (q *request) given() url.Values {
 	return all
 }
 
-// addSlash redirects a request for the bare prefix to the overview. The handler does not know the prefix, so the
-// address is relative, with the last segment of the address that the client requested. The "./" keeps the result from
-// being an address on another host.
+// addSlash redirects a request for the bare prefix to the overview. The handler does not know the prefix, so it uses
+// the last segment of the requested address. The "./" keeps the result from being an address on another host.
 func (q *request) addSlash() error {
 	last, ok := lastSegment(q.r)
 	if !ok {
@@ -196,8 +194,7 @@ func (q *request) addSlash() error {
 	return q.redirect("./" + last + "/")
 }
 
-// redirect sends the browser to an address relative to this one. http.Redirect would make it absolute, without the
-// prefix.
+// redirect sends the browser to a relative address. http.Redirect would make it absolute, without the prefix.
 func (q *request) redirect(to string) error {
 	q.w.Header().Set("Location", to)
 	q.w.WriteHeader(http.StatusSeeOther)

@@ -13,8 +13,7 @@ type route struct {
 	path   string // without the leading slash
 	role   Role
 	serve  func(*request) error
-	// audited is whether showing the page writes an audit row, so that other sites may not have it opened by
-	// themselves.
+	// audited is whether showing the page writes an audit row, so that other sites may not open it without a click.
 	audited bool
 }
 
@@ -79,17 +78,8 @@ func (r *route) isFile() bool { return strings.Contains(r.path, ".") }
 
 // action is the operation that the Ops must support for the route. It is empty if any Ops will do.
 func (r *route) action() ops.Action {
-	switch r.path {
-	case "accept", "accept-all":
-		return ops.ActionReAccept
-	case "replay":
-		return ops.ActionReplay
-	case "backfill":
-		return ops.ActionBackfill
-	case "cleanup":
-		return ops.ActionCleanup
-	}
-	return ""
+	return map[string]ops.Action{"accept": ops.ActionReAccept, "accept-all": ops.ActionReAccept,
+		"replay": ops.ActionReplay, "backfill": ops.ActionBackfill, "cleanup": ops.ActionCleanup}[r.path]
 }
 
 // find returns the route of a method and a path. If there is none, it returns the methods that the path has.

@@ -25,12 +25,9 @@ const (
 
 // sample has the values of one overview that the charts show.
 type sample struct {
-	at       time.Time
-	backlog  int64
-	poisoned int64
-	rejected int64
-	workers  int64
-	oldest   time.Duration
+	at                                   time.Time
+	backlog, poisoned, rejected, workers int64
+	oldest                               time.Duration
 }
 
 func sampleOf(seen ops.Overview, at time.Time) sample {
@@ -41,13 +38,9 @@ func sampleOf(seen ops.Overview, at time.Time) sample {
 
 // navCounts has the counts that the navigation shows beside its links.
 type navCounts struct {
-	Known    bool
-	Inbox    string
-	Poisoned ops.Count
-	Rejected ops.Count
-	Gaps     ops.Count
-	Paused   int
-	Halted   int
+	Inbox                    string
+	Poisoned, Rejected, Gaps ops.Count
+	Paused, Halted           int
 }
 
 // samples holds the samples of the last hour, oldest first, and the latest overview.
@@ -127,8 +120,7 @@ func (s *samples) hour() []sample {
 	return append([]sample{}, s.list...)
 }
 
-// navCounts returns the counts of the navigation. Without them, it returns zeros instead of an error, so that the page
-// is still shown.
+// navCounts returns the counts of the navigation. After an error it returns zeros, so that the page is still shown.
 func (d *Dashboard) navCounts(ctx context.Context) navCounts {
 	d.samples.mu.Lock()
 	seen, taken := d.samples.last, d.samples.taken
@@ -140,7 +132,7 @@ func (d *Dashboard) navCounts(ctx context.Context) navCounts {
 			return navCounts{}
 		}
 	}
-	g := navCounts{Known: true, Inbox: seen.Inbox, Poisoned: total(seen).Poisoned, Rejected: seen.Rejected,
+	g := navCounts{Inbox: seen.Inbox, Poisoned: total(seen).Poisoned, Rejected: seen.Rejected,
 		Gaps: seen.Gaps, Halted: haltsIn(seen.Reasons)}
 	for _, h := range seen.Handlers {
 		if h.Paused {
@@ -170,10 +162,8 @@ func (d *Dashboard) sample(ctx context.Context) {
 
 // chart is a line over the last hour, as coordinates for an SVG.
 type chart struct {
-	// Lines are the points of each line segment, and Areas the points of the area below it. There are several segments
-	// if samples are missing in between.
-	Lines []string
-	Areas []string
+	// Lines are the points of each line segment, Areas those of the area below it. Missing samples separate segments.
+	Lines, Areas []string
 	// DotX and DotY are the position of the last point.
 	DotX, DotY string
 	Some       bool

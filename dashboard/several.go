@@ -88,10 +88,8 @@ func (s *several) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // at returns the request for another path.
 func at(r *http.Request, path string) *http.Request {
-	moved := r.WithContext(r.Context()) // a copy
-	address := *r.URL
-	address.Path, address.RawPath = path, ""
-	moved.URL = &address
+	moved := r.Clone(r.Context())
+	moved.URL.Path, moved.URL.RawPath = path, ""
 	return moved
 }
 
@@ -151,8 +149,7 @@ func (d *Dashboard) deniedAll(ctx context.Context) error {
 	return nil
 }
 
-// lastSegment returns the last segment of the address that the client requested, even if a router has stripped a prefix
-// of it.
+// lastSegment returns the last segment of the address that the client requested, before routers stripped a prefix.
 func lastSegment(r *http.Request) (string, bool) {
 	asked, err := url.ParseRequestURI(r.RequestURI)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/url"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,13 +18,6 @@ import (
 // visible makes stored text readable. Invisible characters, characters that change the text direction and invalid bytes
 // are written as escapes with their numbers. Line ends and tabs stay. Templates escape the rest.
 func visible(s string) string {
-	clean := utf8.ValidString(s)
-	if clean {
-		clean = strings.IndexFunc(s, isInvisible) < 0
-	}
-	if clean {
-		return s
-	}
 	var out strings.Builder
 	for len(s) > 0 {
 		c, size := utf8.DecodeRuneInString(s)
@@ -87,13 +81,8 @@ func number[T int | int32 | int64](n T) string {
 
 // anyNumber is number for templates, where the type is not known.
 func anyNumber(n any) (string, error) {
-	switch n := n.(type) {
-	case int:
-		return number(n), nil
-	case int32:
-		return number(n), nil
-	case int64:
-		return number(n), nil
+	if v := reflect.ValueOf(n); v.CanInt() {
+		return number(v.Int()), nil
 	}
 	return "", fmt.Errorf("number: %T", n)
 }
@@ -124,9 +113,7 @@ func age(d time.Duration) string {
 
 // moment is a time as pages show it: its age, and the exact time.
 type moment struct {
-	Text    string
-	Machine string
-	Exact   string
+	Text, Machine, Exact string
 }
 
 // When returns a time relative to the page's. It returns nil for the zero time.
@@ -197,10 +184,9 @@ func previewOf(p ops.Preview) content {
 	return c
 }
 
-// count returns how many statuses match, in the cheapest way available, because lists are reloaded often. It uses the
-// page if the page has everything, then the overview if the overview counts these statuses, then a query of at most the
-// largest page. If the page itself already reached its scan limit, only the page is counted, because a query would scan
-// as much again.
+// count returns how many statuses match, in the cheapest way available, because lists are reloaded often: from a page
+// that has everything, else from the overview if it counts these statuses, else by a query of at most the largest page.
+// If the page reached its scan limit, only the page is counted, because a query would scan as much again.
 func (q *request) count(filter ops.Filter, page ops.Page[ops.Status], seen ops.Overview) (ops.Count, error) {
 	onPage := ops.Count{N: int64(len(page.Items)), Capped: page.Next != "" || page.Partial}
 	if q.query.Get("after") == "" && !onPage.Capped {
@@ -217,8 +203,7 @@ func (q *request) count(filter ops.Filter, page ops.Page[ops.Status], seen ops.O
 	return ops.Count{N: int64(len(all.Items)), Capped: all.Next != "" || all.Partial}, err
 }
 
-// countedBy takes a count from an overview, which has the counts of pending, processing and poisoned statuses for each
-// handler.
+// countedBy takes a count from an overview, which has each handler's pending, processing and poisoned statuses.
 func countedBy(seen ops.Overview, f ops.Filter) (sum ops.Count, ok bool) {
 	if len(f.States) == 0 || f.MessageID != "" || f.Type != "" || f.ErrorText != "" || f.Fingerprint != "" ||
 		!f.From.IsZero() || !f.To.IsZero() {

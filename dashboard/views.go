@@ -8,8 +8,10 @@ import (
 	"html/template"
 	"io"
 	"io/fs"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -52,11 +54,10 @@ type view struct {
 	Nav     navCounts
 	Notice  *notice
 	// Here is this page's address, for forms to return to. Live is the address of the part that is updated, or empty.
-	Here    string
-	Live    string
-	Refresh int64 // milliseconds
-	Now     time.Time
-	Body    any
+	Here, Live string
+	Refresh    int64 // milliseconds
+	Now        time.Time
+	Body       any
 
 	q *request
 }
@@ -106,10 +107,7 @@ func (q *request) view(title, section string, body any) *view {
 
 // ownQuery returns the page's parameters without the result of the last action.
 func (q *request) ownQuery() url.Values {
-	own := url.Values{}
-	for name, values := range q.query {
-		own[name] = values
-	}
+	own := maps.Clone(q.query)
 	own.Del(partParameter)
 	for _, name := range noticeFields {
 		own.Del(name)
@@ -178,17 +176,31 @@ func (q *request) asset() error {
 }
 
 var functions = template.FuncMap{
-	"visible": visible,
-	"typable": typable,
-	"short":   short,
-	"number":  anyNumber,
-	"count":   func(c ops.Count) string { return countText(c) },
-	"age":     age,
-	"plus":    func(a, b int) int { return a + b },
-	"dict":    dict,
-	"line":    func(s string) string { return short(strings.Join(strings.Fields(s), " "), 160) },
-	"query":   query,
+	"visible":         visible,
+	"preview":         previewOf,
+	"content":         contentOf,
+	"shownHeaders":    shownHeaders,
+	"shownAttributes": shownAttributes,
+	"notShown":        notShown,
+	"deletable":       deletable,
+	"states":          ops.States,
+	"hasState":        slices.Contains[[]ops.State],
+	"typable":         typable,
+	"short":           short,
+	"number":          anyNumber,
+	"count":           countText,
+	"age":             age,
+	"dict":            dict,
+	"line":            func(s string) string { return short(strings.Join(strings.Fields(s), " "), 160) },
+	"query":           query,
 }
+
+// Param returns a parameter of the page's address.
+func (v *view) Param(name string) string { return v.q.query.Get(name) }
+
+// Values reports whether record keys and the values of headers and attributes are shown, Payloads whether payloads are.
+func (v *view) Values() bool   { return v.q.seesValues() }
+func (v *view) Payloads() bool { return v.q.seesPayloads() }
 
 // query encodes names and values as the query of an address.
 func query(pairs ...any) (template.URL, error) {

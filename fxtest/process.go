@@ -3,6 +3,8 @@ package fxtest
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
+	"fmt"
 	"time"
 
 	"github.com/gorm-inbox/inbox/acceptor"
@@ -16,6 +18,17 @@ const patience = time.Minute
 
 // maxRounds limits ProcessAll. With the longest backoff it is half a year.
 const maxRounds = 50_000
+
+// JSON returns a message with payload as its JSON body. It panics if payload cannot be marshalled. Set further fields
+// on the result.
+func JSON(channel, messageType, id string, payload any) handler.RawMessage {
+	content, err := json.Marshal(payload)
+	if err != nil {
+		panic(fmt.Sprintf("fxtest: payload of message %q: %v", id, err))
+	}
+	return handler.RawMessage{Channel: channel, Type: messageType, ID: id, Content: content,
+		ContentType: "application/json"}
+}
 
 // Accept accepts messages and returns the result of each. An invalid message fails the test. Use Inbox.Accept to test
 // for one.

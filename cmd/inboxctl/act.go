@@ -29,8 +29,7 @@ type action struct {
 	states, ofMessage []ops.State
 
 	one      func(o *ops.Ops, ctx context.Context, actor ops.Actor, ref ops.Ref) error
-	matching func(o *ops.Ops, ctx context.Context, actor ops.Actor, filter ops.Filter, bulk ops.Bulk) (ops.BulkResult,
-		error)
+	matching func(*ops.Ops, context.Context, ops.Actor, ops.Filter, ops.Bulk) (ops.BulkResult, error)
 }
 
 func newRetry(a *app) *cobra.Command {
@@ -108,11 +107,11 @@ func newAction(a *app, act action) *cobra.Command {
 		Use: act.verb + " [STATUS-ID[@VERSION]|MESSAGE-ID]...",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if matching {
-				from, to, err := period(when.from, when.to, a.now())
+				in, err := when.period(a.now())
 				if err != nil {
 					return err
 				}
-				return a.actOnMatching(cmd, act, args, filters.filter(from, to), &bulk)
+				return a.actOnMatching(cmd, act, args, filters.filter(in), &bulk)
 			}
 			bulkOnly := append([]string{"dry-run", "chunk", "state"}, statusFilters...)
 			bulkOnly = slices.DeleteFunc(bulkOnly, func(name string) bool { return name == "namespace" })
@@ -139,11 +138,7 @@ func newAction(a *app, act action) *cobra.Command {
 }
 
 func joinedStates(states []ops.State, separator string) string {
-	names := make([]string, len(states))
-	for i, state := range states {
-		names[i] = string(state)
-	}
-	return strings.Join(names, separator)
+	return strings.Join(texts[string](states), separator)
 }
 
 // target is what an argument names: a status or, as it may be both, a message.
@@ -179,15 +174,10 @@ func parseTargets(args []string) ([]target, error) {
 }
 
 // actResult is the result for one status.
-type actResult struct {
-	StatusID string
-	Outcome  string
-	Error    string
-}
+type actResult struct{ StatusID, Outcome, Error string }
 
 // actOnNamed acts on the statuses that the arguments name, after a confirmation if messages are among them. It
-// continues after a status that is refused, because the others may succeed. It stops at an error that every further
-// status would get, too.
+// continues after a status that is refused, and stops at an error that every further status would get, too.
 func (a *app) actOnNamed(
 	ctx context.Context, o *ops.Ops, act action, named []target, namespace string, yes bool,
 ) error {
@@ -195,8 +185,7 @@ func (a *app) actOnNamed(
 	var problems []error
 	refused := func(what string, err error) {
 		problems = append(problems, err)
-		results.Results = append(results.Results, actResult{StatusID: what, Outcome: "not " + act.done,
-			Error: secrets.Mask(err.Error())})
+		results.Results = append(results.Results, actResult{what, "not " + act.done, secrets.Mask(err.Error())})
 	}
 	var refs []ops.Ref
 	var ofMessages []ops.Status
@@ -221,8 +210,7 @@ func (a *app) actOnNamed(
 			a.say("%s of message %s: %s, %s", oneLine(s.HandlerKey), oneLine(s.MessageID), stateName(s),
 				cut(oneLine(s.LastError), errorColumns))
 		}
-		question := fmt.Sprintf("%s %d statuses as %s? Type yes: ", act.verb, len(refs), oneLine(a.actor))
-		if err := a.confirm(ctx, question, "yes"); err != nil {
+		if err := a.agree(ctx, fmt.Sprintf("%s %d statuses", act.verb, len(refs))); err != nil {
 			return err
 		}
 	}
@@ -297,13 +285,11 @@ func combineErrors(problems []error, done, all int) error {
 		return problems[0]
 	}
 	code := exitCode(problems[0])
-	for _, problem := range problems {
-		if exitCode(problem) != code {
-			code = exitFailed
-		}
-	}
-	if done > 0 {
+	switch {
+	case done > 0:
 		code = exitPartly
+	case slices.ContainsFunc(problems, func(problem error) bool { return exitCode(problem) != code }):
+		code = exitFailed
 	}
 	return &codedError{code, errors.Join(append(problems, fmt.Errorf("%d of %d done", done, all))...)}
 }
@@ -376,7 +362,7 @@ func (a *app) actOnAll(cmd *cobra.Command, bulk *bulkFlags, act bulkAction) erro
 			return nil
 		}
 		if !bulk.yes {
-			if err := a.confirm(ctx, fmt.Sprintf("%s them as %s? Type yes: ", act.verb, oneLine(a.actor)), "yes"); err != nil {
+			if err := a.agree(ctx, act.verb+" them"); err != nil {
 				return err
 			}
 		}
@@ -384,22 +370,19 @@ func (a *app) actOnAll(cmd *cobra.Command, bulk *bulkFlags, act bulkAction) erro
 	})
 }
 
-func (a *app) runBulk(
-	ctx context.Context, o *ops.Ops, act bulkAction, bulk *bulkFlags, matched ops.Count,
-) error {
+func (a *app) runBulk(ctx context.Context, o *ops.Ops, act bulkAction, bulk *bulkFlags, matched ops.Count) error {
 	chunks, end := a.betweenChunks(ctx, a.stepTimeout())
 	defer end()
 	limit := matched.N
 	if matched.Capped {
 		limit = 0
 	}
-	result, err := act.run(chunks, o,
-		ops.Bulk{ChunkSize: bulk.chunk, Max: limit, Progress: func(r ops.BulkResult) {
-			a.say("%s %d of %s, skipped %d", act.done, r.Done, count(matched), r.Skipped)
-			if ctx.Err() != nil {
-				end()
-			}
-		}})
+	result, err := act.run(chunks, o, ops.Bulk{ChunkSize: bulk.chunk, Max: limit, Progress: func(r ops.BulkResult) {
+		a.say("%s %d of %s, skipped %d", act.done, r.Done, count(matched), r.Skipped)
+		if ctx.Err() != nil {
+			end()
+		}
+	}})
 	result.Matched = matched
 	report := bulkReport{BulkResult: result, Stopped: err != nil && ctx.Err() != nil}
 	if err != nil {
@@ -465,12 +448,9 @@ const maxActor = 200
 
 // defaultActor returns the operating system's user at the machine's name.
 func defaultActor(getenv func(string) string) string {
-	name := ""
-	if current, err := user.Current(); err == nil {
+	name := getenv("USER")
+	if current, err := user.Current(); err == nil && current.Username != "" {
 		name = current.Username
-	}
-	if name == "" {
-		name = getenv("USER")
 	}
 	if name == "" {
 		return "" // a machine's name alone does not identify a person
@@ -481,29 +461,30 @@ func defaultActor(getenv func(string) string) string {
 	return name
 }
 
+// agree asks the operator to type yes. The question goes on with the actor's name.
+func (a *app) agree(ctx context.Context, question string) error {
+	return a.confirm(ctx, fmt.Sprintf("%s as %s? Type yes: ", question, oneLine(a.actor)), "yes")
+}
+
 // confirm asks on standard error and reads a line. Any other answer than the wanted one returns errNotConfirmed, and so
 // does the end of the input. A script without --yes therefore does nothing.
 func (a *app) confirm(ctx context.Context, question, wanted string) error {
 	fmt.Fprint(a.errOut, question)
-	answers := make(chan string, 1)
-	failed := make(chan error, 1)
-	// The goroutine may outlast this call, because a read from a terminal cannot be cancelled. It ends with the
-	// process.
+	answered := make(chan error, 1)
+	// The goroutine may last until the process ends, because a read from a terminal cannot be cancelled.
 	go func() {
 		answer, err := bufio.NewReader(a.in).ReadString('\n')
-		if err != nil && !errors.Is(err, io.EOF) {
-			failed <- fmt.Errorf("read the answer: %w", err)
-			return
+		switch {
+		case err != nil && !errors.Is(err, io.EOF):
+			answered <- fmt.Errorf("read the answer: %w", err)
+		case strings.TrimSuffix(strings.TrimSuffix(answer, "\n"), "\r") != wanted:
+			answered <- errNotConfirmed
+		default:
+			answered <- nil
 		}
-		answers <- strings.TrimSuffix(strings.TrimSuffix(answer, "\n"), "\r")
 	}()
 	select {
-	case answer := <-answers:
-		if answer != wanted {
-			return errNotConfirmed
-		}
-		return nil
-	case err := <-failed:
+	case err := <-answered:
 		return err
 	case <-ctx.Done():
 		fmt.Fprintln(a.errOut)

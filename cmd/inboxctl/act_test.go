@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/gorm-inbox/inbox/internal/fingerprint"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
@@ -212,7 +213,7 @@ func TestInterruptEndsBetweenChunksAndPrintsTheProgress(t *testing.T) {
 
 func TestInterruptWaitsBrieflyForTheCurrentChunk(t *testing.T) {
 	var said bytes.Buffer
-	a := &app{system: system{errOut: &locked{w: &said}}}
+	a := &app{system: system{errOut: zapcore.Lock(zapcore.AddSync(&said))}}
 	ctx, interrupt := context.WithCancel(t.Context())
 	chunks, end := a.betweenChunks(ctx, inboxtest.Patience)
 	interrupt()

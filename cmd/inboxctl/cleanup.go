@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
+	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/cleanup"
 	"github.com/gorm-inbox/inbox/handler"
@@ -16,7 +17,6 @@ import (
 	"github.com/gorm-inbox/inbox/internal/secrets"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/stores"
-	"github.com/gorm-inbox/inbox/ops"
 )
 
 func newCleanup(a *app) *cobra.Command {
@@ -46,8 +46,7 @@ Ctrl-C stops it between batches. It then prints what was deleted.
 JSON: handler.Deleted with "error".`,
 		Example: `  inboxctl cleanup --retention 30d
   inboxctl cleanup --retention 720h --yes`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Args: noArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 			length, err := parseAge(retention)
 			if err == nil {
 				err = a.checkActor()
@@ -55,8 +54,8 @@ JSON: handler.Deleted with "error".`,
 			if err != nil {
 				return err
 			}
-			return a.withDatabase(cmd.Context(), func(ctx context.Context, o *ops.Ops, d *database) error {
-				return a.cleanup(ctx, o, d, length, yes)
+			return a.withDatabase(cmd.Context(), false, func(ctx context.Context, db *gorm.DB) error {
+				return a.cleanup(ctx, db, length, yes)
 			})
 		},
 	}
@@ -85,27 +84,29 @@ func parseAge(text string) (time.Duration, error) {
 	return d, nil
 }
 
-func (a *app) cleanup(ctx context.Context, o *ops.Ops, d *database, retention time.Duration, yes bool) error {
+func (a *app) cleanup(ctx context.Context, db *gorm.DB, retention time.Duration, yes bool) error {
+	cleaner, err := a.cleaner(db, retention)
+	if err != nil {
+		return err
+	}
+	o, err := a.ops(db, cleaner.Clean)
+	if err == nil {
+		err = o.CheckSchema(ctx)
+	}
+	if err != nil {
+		return err
+	}
 	overview, err := o.Overview(ctx)
 	if err != nil {
 		return err
 	}
 	if !yes {
-		question := fmt.Sprintf("Delete statuses of inbox %q that ended more than %s ago, as %s? Type yes: ", overview.Inbox,
-			age(retention), oneLine(a.actor))
-		if err := a.confirm(ctx, question, "yes"); err != nil {
+		question := fmt.Sprintf("Delete statuses of inbox %q that ended more than %s ago,", overview.Inbox, age(retention))
+		if err := a.agree(ctx, question); err != nil {
 			return err
 		}
 	}
-	cleaner, err := a.cleaner(d, retention)
-	if err != nil {
-		return err
-	}
-	live, err := a.ops(d, func(o *ops.Options) { o.Cleanup = cleaner.Clean })
-	if err != nil {
-		return err
-	}
-	deleted, err := live.Cleanup(ctx, a.who())
+	deleted, err := o.Cleanup(ctx, a.who())
 	report := struct {
 		handler.Deleted
 		Error string
@@ -124,8 +125,8 @@ func (a *app) cleanup(ctx context.Context, o *ops.Ops, d *database, retention ti
 	return errors.Join(err, printed)
 }
 
-func (a *app) cleaner(d *database, retention time.Duration) (*cleanup.Cleaner, error) {
-	st, err := stores.New(d.DB, d.naming, store.Options{})
+func (a *app) cleaner(db *gorm.DB, retention time.Duration) (*cleanup.Cleaner, error) {
+	st, err := stores.New(db, a.naming(), store.Options{})
 	if err != nil {
 		return nil, fmt.Errorf("cleanup: %w", err)
 	}

@@ -2,16 +2,18 @@ package main
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
 	"gorm.io/gorm"
 	"gorm.io/gorm/logger"
 
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/dialect"
 	"github.com/gorm-inbox/inbox/internal/redaction"
 	"github.com/gorm-inbox/inbox/internal/store/postgres/pgdsn"
@@ -24,22 +26,17 @@ import (
 // maxConnections is the pool size. No command needs more connections.
 const maxConnections = 4
 
-// database is the database that the DSN names.
-type database struct {
-	*gorm.DB
-	naming models.Naming
-	pool   *sql.DB
-}
-
 func (a *app) naming() models.Naming { return models.Naming{Schema: a.schema, Prefix: a.prefix} }
 
-// open opens the database. It creates a missing SQLite file only if create is true.
-func (a *app) open(ctx context.Context, create bool) (*database, error) {
+// withDatabase runs work on the database that the DSN names. It creates a missing SQLite file only if create is true.
+func (a *app) withDatabase(
+	ctx context.Context, create bool, work func(ctx context.Context, db *gorm.DB) error,
+) error {
 	if a.dsn == "" {
-		return nil, misuse("no database: set %s or --dsn, see \"inboxctl help connecting\"", dsnVariable)
+		return misuse("no database: set %s or --dsn, see \"inboxctl help connecting\"", dsnVariable)
 	}
 	if err := a.naming().Validate(); err != nil {
-		return nil, misuse("%w", err)
+		return misuse("%w", err)
 	}
 	of := a.dsnOf()
 	if of == nil {
@@ -48,35 +45,33 @@ func (a *app) open(ctx context.Context, create bool) (*database, error) {
 			forms = append(forms, each.Form)
 		}
 		// The DSN is not quoted, because it may contain a password.
-		return nil, misuse("the DSN must be %s, see \"inboxctl help connecting\"", strings.Join(forms, ", or "))
+		return misuse("the DSN must be %s, see \"inboxctl help connecting\"", strings.Join(forms, ", or "))
 	}
 	dialector, err := of.Dialector(a.dsn, dialect.Opening{Program: "inboxctl", Timeout: a.timeout, Create: create})
 	if err != nil {
-		return nil, asMisuse(err)
+		return asMisuse(err)
 	}
 	db, err := gorm.Open(dialector, &gorm.Config{Logger: logger.Discard, DisableAutomaticPing: true})
 	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", of.Title, err)
+		return fmt.Errorf("open %s: %w", of.Title, err)
 	}
 	pool, err := db.DB()
 	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", of.Title, err)
+		return fmt.Errorf("open %s: %w", of.Title, err)
 	}
 	pool.SetMaxOpenConns(maxConnections)
-	d := &database{DB: db, naming: a.naming(), pool: pool}
-	ctx, cancel := context.WithTimeout(ctx, a.timeout)
-	defer cancel()
-	if err := pool.PingContext(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("connect to %s: %w", of.Title, asMisuse(of.Explain(err))), d.close())
+	connecting, cancel := context.WithTimeout(ctx, a.timeout)
+	err = pool.PingContext(connecting)
+	cancel()
+	if err != nil {
+		err = fmt.Errorf("connect to %s: %w", of.Title, asMisuse(of.Explain(err)))
+	} else {
+		err = work(ctx, db)
 	}
-	return d, nil
-}
-
-func (d *database) close() error {
-	if err := d.pool.Close(); err != nil {
-		return fmt.Errorf("close the database: %w", err)
+	if closing := pool.Close(); closing != nil {
+		err = errors.Join(err, fmt.Errorf("close the database: %w", closing))
 	}
-	return nil
+	return err
 }
 
 // dsns are the databases that a DSN may name.
@@ -100,47 +95,34 @@ func asMisuse(err error) error {
 }
 
 // with runs a command's work on the inbox that the flags name.
-func (a *app) with(
-	ctx context.Context, work func(ctx context.Context, o *ops.Ops) error, configure ...func(o *ops.Options),
-) error {
-	return a.withDatabase(ctx, func(ctx context.Context, o *ops.Ops, _ *database) error {
+func (a *app) with(ctx context.Context, work func(ctx context.Context, o *ops.Ops) error) error {
+	return a.withDatabase(ctx, false, func(ctx context.Context, db *gorm.DB) error {
+		o, err := a.ops(db, nil)
+		if err == nil {
+			err = o.CheckSchema(ctx)
+		}
+		if err != nil {
+			return err
+		}
 		return work(ctx, o)
-	}, configure...)
+	})
 }
 
 // audited is like with, for work that is audited under an actor's name.
-func (a *app) audited(
-	ctx context.Context, work func(ctx context.Context, o *ops.Ops) error, configure ...func(o *ops.Options),
-) error {
+func (a *app) audited(ctx context.Context, work func(ctx context.Context, o *ops.Ops) error) error {
 	if err := a.checkActor(); err != nil {
 		return err
 	}
-	return a.with(ctx, work, configure...)
+	return a.with(ctx, work)
 }
 
-func (a *app) withDatabase(
-	ctx context.Context, work func(ctx context.Context, o *ops.Ops, d *database) error, configure ...func(o *ops.Options),
-) error {
-	d, err := a.open(ctx, false)
-	if err != nil {
-		return err
-	}
-	o, err := a.ops(d, configure...)
-	if err == nil {
-		err = o.CheckSchema(ctx)
-	}
-	if err == nil {
-		err = work(ctx, o, d)
-	}
-	return errors.Join(err, d.close())
-}
-
-// ops opens the inbox. It uses the default redaction of common secrets, because the application's own hook is not
-// available here.
-func (a *app) ops(d *database, configure ...func(o *ops.Options)) (*ops.Ops, error) {
-	first := func(o *ops.Options) { o.Naming, o.StatementTimeout = d.naming, a.timeout }
-	last := func(o *ops.Options) { o.Redact = redaction.New(o.Redact).Then(redact.Common).Hook() }
-	return ops.New(d.DB, slices.Concat([]func(*ops.Options){first}, configure, []func(*ops.Options){last})...)
+// ops opens the inbox, with a cleanup or nil. It uses the default redaction of common secrets, because the
+// application's own hook is not available here.
+func (a *app) ops(db *gorm.DB, clean func(context.Context) (handler.Deleted, error)) (*ops.Ops, error) {
+	return ops.New(db, func(o *ops.Options) {
+		o.Naming, o.StatementTimeout, o.Cleanup = a.naming(), a.timeout, clean
+		o.Redact = redaction.New(a.redact).Then(redact.Common).Hook()
+	})
 }
 
 // print writes a result for programs, or as text with the given function.
@@ -150,6 +132,21 @@ func (a *app) print(v any, text func()) error {
 	}
 	text()
 	return a.results.err
+}
+
+// view returns the RunE of a command that reads one value and prints it.
+func view[T any](
+	a *app, read func(o *ops.Ops, ctx context.Context) (T, error), write func(w io.Writer, v T),
+) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, _ []string) error {
+		return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
+			v, err := read(o, ctx)
+			if err != nil {
+				return err
+			}
+			return a.print(v, func() { write(a.out, v) })
+		})
+	}
 }
 
 // stepTimeout is the longest time that one step of an action may take.

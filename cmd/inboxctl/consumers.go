@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"regexp"
+	"slices"
 	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -32,8 +35,7 @@ progress".
 JSON: a list of ops.Consumer.`,
 		Example: `  inboxctl consumers
   inboxctl consumers --halted --wide`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Args: noArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
 				consumers, err := o.Consumers(ctx)
 				if err != nil {
@@ -47,14 +49,7 @@ JSON: a list of ops.Consumer.`,
 					return err
 				}
 				return a.print(consumers, func() {
-					switch {
-					case len(consumers) > 0:
-						consumerTable(consumers, wide).write(a.out)
-					case halted:
-						fmt.Fprintln(a.out, "No partition is halted.")
-					default:
-						fmt.Fprintln(a.out, "No consumers: no living worker has a channel with a Kafka topic.")
-					}
+					writeConsumers(a.out, consumers, halted, wide)
 					if !halted {
 						writeObstacles(a.out, topics)
 					}
@@ -70,12 +65,7 @@ JSON: a list of ops.Consumer.`,
 // onlyHalted returns the consumers that have halted partitions, with these partitions.
 func onlyHalted(consumers []ops.Consumer) (with []ops.Consumer) {
 	for _, c := range consumers {
-		var halted []ops.ConsumedPartition
-		for _, p := range c.Partitions {
-			if p.Halted {
-				halted = append(halted, p)
-			}
-		}
+		halted := slices.DeleteFunc(slices.Clone(c.Partitions), func(p ops.ConsumedPartition) bool { return !p.Halted })
 		if c.Partitions, c.Unlisted = halted, 0; len(halted) > 0 {
 			with = append(with, c)
 		}
@@ -83,14 +73,13 @@ func onlyHalted(consumers []ops.Consumer) (with []ops.Consumer) {
 	return with
 }
 
-func consumerTable(consumers []ops.Consumer, wide bool) *table {
-	limit := errorColumns
-	if wide {
-		limit = 0
+func writeConsumers(w io.Writer, consumers []ops.Consumer, halted, wide bool) {
+	t := newTable("CHANNEL", "PARTITION", "STATE", ">POSITION", ">COMMITTED", ">LAG", "HOST", ">PID", "NOTE").
+		limit("NOTE", errorLimit(wide))
+	t.none = "No consumers: no living worker has a channel with a Kafka topic."
+	if halted {
+		t.none = "No partition is halted."
 	}
-	t := newTable(column{name: "CHANNEL"}, column{name: "PARTITION"}, column{name: "STATE"},
-		column{name: "POSITION", right: true}, column{name: "COMMITTED", right: true}, column{name: "LAG", right: true},
-		column{name: "HOST"}, column{name: "PID", right: true}, column{name: "NOTE", limit: limit})
 	for _, c := range consumers {
 		if len(c.Partitions) == 0 || c.Problem != "" {
 			t.add(c.Channel, "", c.State, "", "", known(c.Lag), c.Host, number(c.PID), c.Problem)
@@ -107,7 +96,7 @@ func consumerTable(consumers []ops.Consumer, wide bool) *table {
 			t.add(c.Channel, "", "", "", "", "", c.Host, number(c.PID), fmt.Sprintf("%d more partitions", c.Unlisted))
 		}
 	}
-	return t
+	t.write(w)
 }
 
 // known formats a number that is negative while it is unknown.
@@ -193,15 +182,15 @@ func newHaltCommand(a *app, name, verb string,
 			return a.audited(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
 				question := ""
 				if verb == "skip" {
-					question = "The record is kept as rejected, and no handler processes it. Skip it as %s? Type yes: "
+					question = "The record is kept as rejected, and no handler processes it. Skip it"
 				} else if gone, err := afterGap(ctx, o, at); err != nil {
 					return err
 				} else if gone {
 					at.AfterGap = true
-					question = "The records that should be read next are gone. Go on without them as %s? Type yes: "
+					question = "The records that should be read next are gone. Go on without them"
 				}
 				if question != "" && !yes {
-					if err := a.confirm(ctx, fmt.Sprintf(question, oneLine(a.actor)), "yes"); err != nil {
+					if err := a.agree(ctx, question); err != nil {
 						return err
 					}
 				}
@@ -232,4 +221,97 @@ func afterGap(ctx context.Context, o *ops.Ops, at ops.PartitionRef) (bool, error
 		}
 	}
 	return false, err
+}
+
+func newProgress(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use: "progress", Short: "What consumed topics have caught up to, and so what cleanup waits for",
+		Long: `Lists the topics of all channels and groups, the one furthest behind first. CAUGHT UP
+is a moment: everything that was in the topic then is accepted. Cleanup keeps what
+redeliveries may need that came later, and everything while a partition has never
+been read to its end (UNREAD).
+
+A topic that workers no longer declare holds cleanup back for seven days in which
+other workers run. "inboxctl forget-topic" ends that at once.
+
+JSON: a list of ops.TopicProgress.`,
+		Example: `  inboxctl progress`,
+		Args:    noArgs, RunE: view(a, (*ops.Ops).Progress, writeProgress),
+	}
+}
+
+func writeProgress(w io.Writer, topics []ops.TopicProgress) {
+	t := newTable("CHANNEL", "GROUP", "TOPIC", ">PARTITIONS", ">UNREAD", "CAUGHT UP", "NOTE")
+	t.none = "No topics: no worker has had an Inbox or Inline channel with Kafka."
+	for _, p := range topics {
+		caughtUp, note := "never", ""
+		if !p.CaughtUpAt.IsZero() {
+			caughtUp = p.CaughtUpAt.Format(time.RFC3339)
+		}
+		if p.Removed {
+			note = "not declared by a worker since " + p.DeclaredAt.Format(time.RFC3339)
+		}
+		if p.Obstacle != "" {
+			note = "cleanup waits: " + p.Obstacle
+		}
+		t.add(p.Channel, p.GroupID, p.Topic, number(p.Partitions), number(p.Unread), caughtUp, note)
+	}
+	t.write(w)
+}
+
+// writeObstacles writes what cleanup waits for, and what ends that.
+func writeObstacles(out io.Writer, topics []ops.TopicProgress) {
+	held := slices.DeleteFunc(slices.Clone(topics), func(t ops.TopicProgress) bool { return t.Obstacle == "" })
+	if len(held) == 0 {
+		return
+	}
+	fmt.Fprintln(out, "\nCleanup keeps what redeliveries in these topics may need:")
+	writeProgress(out, held)
+	fmt.Fprintln(out, "It goes on once they are read.")
+	if slices.ContainsFunc(held, func(t ops.TopicProgress) bool { return t.Removed }) {
+		fmt.Fprintln(out, "\"inboxctl forget-topic CHANNEL GROUP TOPIC\" ends the waiting for what no worker declares.")
+	}
+}
+
+func newForgetTopic(a *app) *cobra.Command {
+	var yes bool
+	cmd := &cobra.Command{
+		Use: "forget-topic CHANNEL GROUP TOPIC", Short: "Let cleanup no longer wait for a topic that was removed",
+		Long: `Forgets what the partitions of a topic have caught up to that no worker declares any
+more: the channel, its group or the topic was removed. Cleanup then no longer waits
+for them. If the topic is consumed by that group after all, redeliveries in it may
+run again whose messages were cleaned up meanwhile.
+
+A topic that workers declare, or declared within the last ten minutes, is refused:
+it is to be consumed. inboxctl asks for confirmation, unless --yes is given.
+
+JSON: {"channel", "group_id", "topic", "outcome"}.`,
+		Example: `  inboxctl forget-topic orders shop orders.v1`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 3 {
+				return misuse("the channel, the group and the topic are required, \"inboxctl progress\" shows them")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			topic := ops.TopicRef{Channel: args[0], GroupID: args[1], Topic: args[2]}
+			return a.audited(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
+				if !yes {
+					if err := a.agree(ctx, "Redeliveries in the topic may then run again. Forget it"); err != nil {
+						return err
+					}
+				}
+				if err := o.ForgetTopic(ctx, a.who(), topic); err != nil {
+					return err
+				}
+				result := struct {
+					ops.TopicRef
+					Outcome string
+				}{topic, "forgotten"}
+				return a.print(result, func() { fmt.Fprintf(a.out, "forgot topic %s\n", oneLine(topic.Topic)) })
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	return cmd
 }

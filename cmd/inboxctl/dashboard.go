@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -67,13 +68,12 @@ JSON: {"url", "inbox", "actor", "role", "password"}, once it listens.`,
 		Example: `  inboxctl dashboard
   inboxctl dashboard --role admin --show-payload
   inboxctl dashboard --listen 127.0.0.1:0 --role viewer --insecure`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.dashboard(cmd.Context(), &f) },
+		Args: noArgs, RunE: func(cmd *cobra.Command, _ []string) error { return a.dashboard(cmd.Context(), &f) },
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.listen, "listen", "127.0.0.1:8420", "the address and port to listen on")
 	flags.StringVar(&f.role, "role", dashboard.Operator.String(), "the role of the user: viewer, operator or admin")
-	completeFlag(cmd, "role", roleNames()...)
+	completeFlag(cmd, "role", roles...)
 	flags.StringArrayVar(&f.origins, "origin", nil,
 		"another origin whose pages may send forms, such as https://ops.example.org; may be repeated")
 	flags.BoolVar(&f.insecure, "insecure", false,
@@ -82,12 +82,8 @@ JSON: {"url", "inbox", "actor", "role", "password"}, once it listens.`,
 	return cmd
 }
 
-func roleNames() (names []string) {
-	for _, role := range []dashboard.Role{dashboard.Viewer, dashboard.Operator, dashboard.Admin} {
-		names = append(names, role.String())
-	}
-	return names
-}
+// roles are the names of the roles, of which dashboard.Viewer is the first.
+var roles = []string{dashboard.Viewer.String(), dashboard.Operator.String(), dashboard.Admin.String()}
 
 // dashboard checks everything that needs no database before it connects to one.
 func (a *app) dashboard(ctx context.Context, f *dashboardFlags) error {
@@ -97,15 +93,11 @@ func (a *app) dashboard(ctx context.Context, f *dashboardFlags) error {
 	if strings.ContainsFunc(a.actor, unicode.IsControl) {
 		return misuse("the actor has control characters")
 	}
-	g := gate{who: dashboard.Principal{Actor: a.actor}, say: a.say}
-	for i, name := range roleNames() {
-		if name == f.role {
-			g.who.Role = dashboard.Viewer + dashboard.Role(i)
-		}
-	}
-	if g.who.Role == 0 {
+	role := slices.Index(roles, f.role)
+	if role < 0 {
 		return misuse("--role = %q: must be viewer, operator or admin", f.role)
 	}
+	who := dashboard.Principal{Actor: a.actor, Role: dashboard.Viewer + dashboard.Role(role)}
 	host, _, err := net.SplitHostPort(f.listen)
 	if err != nil {
 		return misuse("--listen = %q: must be an address with a port such as 127.0.0.1:8420", f.listen)
@@ -117,19 +109,14 @@ func (a *app) dashboard(ctx context.Context, f *dashboardFlags) error {
 			f.listen)
 	case f.insecure && password != "":
 		return misuse("both --insecure and %s: use one", passwordVariable)
-	case f.insecure:
-		g.hosts = f.origins
-	case password == "":
+	case !f.insecure && password == "":
 		password = rand.Text()
 		shown = password
-	case utf8.RuneCountInString(password) < minPassword:
+	case !f.insecure && utf8.RuneCountInString(password) < minPassword:
 		return misuse("%s has fewer than %d characters", passwordVariable, minPassword)
 	}
-	if !f.insecure {
-		g.sum = sha256.Sum256([]byte(password))
-	}
-	g.insecure = f.insecure
-	return a.with(ctx, func(ctx context.Context, o *ops.Ops) error { return a.serve(ctx, o, f, &g, shown) })
+	g := gate{who: who, flags: f, sum: sha256.Sum256([]byte(password)), say: a.say}
+	return a.with(ctx, func(ctx context.Context, o *ops.Ops) error { return a.serve(ctx, o, &g, shown) })
 }
 
 // isLoopback reports whether a host is reachable only from this machine.
@@ -140,17 +127,16 @@ func isLoopback(host string) bool {
 
 // gate authenticates the one operator.
 type gate struct {
-	who      dashboard.Principal
-	insecure bool
-	sum      [sha256.Size]byte // of the password
-	hosts    []string          // origins whose hosts are accepted, too
-	say      func(format string, args ...any)
+	who   dashboard.Principal
+	flags *dashboardFlags
+	sum   [sha256.Size]byte // of the password
+	say   func(format string, args ...any)
 }
 
 // authorize is the dashboard's authorizer. Without a password it checks the Host header because of DNS rebinding:
 // another site can have its own name resolve to this machine, and its pages then have the dashboard's origin.
 func (g *gate) authorize(r *http.Request) (dashboard.Principal, error) {
-	if g.insecure {
+	if g.flags.insecure {
 		if !g.acceptsHost(r.Host) {
 			return dashboard.Principal{}, errors.New("the Host header names another machine")
 		}
@@ -169,22 +155,20 @@ func (g *gate) acceptsHost(host string) bool {
 	if err != nil {
 		name = host
 	}
-	for _, origin := range g.hosts {
-		if u, err := url.Parse(origin); err == nil && u.Host == host {
-			return true
-		}
-	}
-	return isLoopback(name)
+	return isLoopback(name) || slices.ContainsFunc(g.flags.origins, func(origin string) bool {
+		u, err := url.Parse(origin)
+		return err == nil && u.Host == host
+	})
 }
 
 // askPassword makes browsers ask for the password, and reports wrong ones.
 func (g *gate) askPassword(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, err := g.authorize(r); err != nil {
-			if !g.insecure {
+			if !g.flags.insecure {
 				w.Header().Set("WWW-Authenticate", `Basic realm="inboxctl dashboard", charset="UTF-8"`)
 			}
-			if g.insecure || r.Header.Get("Authorization") != "" {
+			if g.flags.insecure || r.Header.Get("Authorization") != "" {
 				g.say("Refused %s: %v.", oneLine(r.RemoteAddr), err)
 			}
 		}
@@ -194,15 +178,13 @@ func (g *gate) askPassword(next http.Handler) http.Handler {
 
 // served is the JSON output of a running dashboard.
 type served struct {
-	URL      string
-	Inbox    string
-	Actor    string
-	Role     string
-	Password string // empty unless it was generated
+	URL, Inbox, Actor, Role string
+	Password                string // empty unless it was generated
 }
 
 // serve serves until ctx ends or the server fails.
-func (a *app) serve(ctx context.Context, o *ops.Ops, f *dashboardFlags, g *gate, password string) error {
+func (a *app) serve(ctx context.Context, o *ops.Ops, g *gate, password string) error {
+	f := g.flags
 	d, err := dashboard.New(o, func(o *dashboard.Options) {
 		o.Authorizer, o.Origins, o.Logger = g.authorize, f.origins, a.logger()
 		o.ShowPayloads = f.payloads.show
@@ -219,8 +201,7 @@ func (a *app) serve(ctx context.Context, o *ops.Ops, f *dashboardFlags, g *gate,
 		return fmt.Errorf("--listen %s: %w", f.listen, err)
 	}
 	server := &http.Server{Handler: g.askPassword(d), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute,
-		IdleTimeout:    2 * time.Minute,
-		MaxHeaderBytes: 64 << 10, ErrorLog: zap.NewStdLog(a.logger())}
+		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10, ErrorLog: zap.NewStdLog(a.logger())}
 	_ = d.Start(ctx) // never fails
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()
@@ -276,7 +257,7 @@ func (a *app) logger() *zap.Logger {
 	encoder := zapcore.NewConsoleEncoder(zapcore.EncoderConfig{TimeKey: "time",
 		EncodeTime: zapcore.TimeEncoderOfLayout(time.TimeOnly), MessageKey: "message",
 		EncodeDuration: zapcore.StringDurationEncoder, ConsoleSeparator: "  "})
-	return zap.New(zapcore.NewCore(encoder, lines{a}, zap.InfoLevel))
+	return zap.New(zapcore.NewCore(encoder, zapcore.AddSync(lines{a}), zap.InfoLevel))
 }
 
 // lines is the log's output.
@@ -286,5 +267,3 @@ func (l lines) Write(p []byte) (int, error) {
 	l.a.say("%s", errorLine(errors.New(strings.TrimSpace(string(p)))))
 	return len(p), nil
 }
-
-func (lines) Sync() error { return nil }

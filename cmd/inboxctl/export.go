@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/csv"
 	"fmt"
 	"reflect"
@@ -40,8 +39,7 @@ func (p *pageFlags) checkExport(cmd *cobra.Command) error {
 	return nil
 }
 
-// exportPage is how many rows are held in memory at once. It is small because the audit row of a bulk action names up
-// to 1,000 statuses.
+// exportPage is how many rows are in memory at once. It is small: a bulk action's audit row names up to 1,000 statuses.
 const exportPage = 100
 
 // export prints the pages of a list one after the other, up to maxRows rows. A maxRows of 0 prints all.
@@ -135,10 +133,3 @@ var (
 	leadingFormula = regexp.MustCompile(`^[=+\-@]`)
 	formula        = regexp.MustCompile(`([;\t|][ "']*)([=+\-@])`)
 )
-
-// exportList prints the statuses that match.
-func (a *app) exportList(ctx context.Context, o *ops.Ops, format string, filter ops.Filter, maxRows int) error {
-	return export(a, format, maxRows, func(after ops.Cursor, limit int) (ops.Page[ops.Status], error) {
-		return o.List(ctx, filter, after, limit)
-	})
-}

@@ -159,8 +159,7 @@ func nameOf(field reflect.StructField) string {
 	return strings.ToLower(wordStarts.ReplaceAllString(name, "${1}${3}_${2}${4}"))
 }
 
-// wordStarts finds where a word begins: a capital after a small letter or digit, and the last capital of several before
-// a small letter.
+// wordStarts finds where words begin: at capitals after a small letter or digit, at the last of several before one.
 var wordStarts = regexp.MustCompile(`([a-z0-9])([A-Z])|([A-Z])([A-Z][a-z])`)
 
 // plainStruct returns a struct with the same members in the same order, tagged with the names that formatHelp
@@ -195,8 +194,7 @@ func plainStruct(v reflect.Value) any {
 	return tagged.Interface()
 }
 
-// escapeUnprintable escapes characters that a terminal might act on. Outside of strings, JSON has no such characters
-// except line ends.
+// escapeUnprintable escapes what a terminal might act on. Outside of strings, JSON has only line ends of this kind.
 func escapeUnprintable(text []byte) []byte {
 	var out bytes.Buffer
 	for _, r := range string(text) {

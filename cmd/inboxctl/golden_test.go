@@ -58,24 +58,24 @@ func TestTablesForPeople(t *testing.T) {
 		"status":       func(out *bytes.Buffer) { writeOverview(out, overview) },
 		"status-empty": func(out *bytes.Buffer) { writeOverview(out, ops.Overview{At: now}) },
 		"list": func(out *bytes.Buffer) {
-			statusTable([]ops.Status{poisoned, evilStatus, waiting, retrying}, now, false).write(out)
+			writeStatuses(out, []ops.Status{poisoned, evilStatus, waiting, retrying}, now, false)
 		},
-		"list-wide": func(out *bytes.Buffer) { statusTable([]ops.Status{poisoned, retrying}, now, true).write(out) },
+		"list-wide": func(out *bytes.Buffer) { writeStatuses(out, []ops.Status{poisoned, retrying}, now, true) },
 		"failures": func(out *bytes.Buffer) {
-			failureTable(ops.Failures{Groups: []ops.FailureGroup{
+			writeFailures(out, ops.Failures{Groups: []ops.FailureGroup{
 				{Fingerprint: "3f1c9a7e", HandlerKey: "orders.mail", Error: "dial tcp ?: connect: connection refused", Poisoned: 17,
 					Failing: 2, FirstSeen: before(26 * time.Hour), LastSeen: before(time.Minute)},
 				{Fingerprint: "77aa0012", HandlerKey: "orders.ship", Error: evil, Failing: 1},
-			}}, now, false).write(out)
+			}}, now, false)
 		},
 		"rejected": func(out *bytes.Buffer) {
-			rejectedTable([]ops.Rejected{{ID: statusID, Channel: "orders", Topic: "orders.v1", Partition: 3, Offset: 1234567,
-				Size: 99, RejectedAt: before(time.Hour), Reason: "not JSON: invalid character '}'"}}, now, false).write(out)
+			writeRejectedList(out, []ops.Rejected{{ID: statusID, Channel: "orders", Topic: "orders.v1", Partition: 3, Offset: 1234567,
+				Size: 99, RejectedAt: before(time.Hour), Reason: "not JSON: invalid character '}'"}}, now, false)
 		},
 		"handlers": func(out *bytes.Buffer) {
-			handlerTable([]ops.Handler{{HandlerKey: "orders.mail", Registered: true, Workers: 2, Paused: true,
+			writeHandlers(out, []ops.Handler{{HandlerKey: "orders.mail", Registered: true, Workers: 2, Paused: true,
 				Obstacle: "paused"}, {HandlerKey: "orders.old", StoredOnly: true},
-				{HandlerKey: "p", Paused: true, Obstacle: "paused; no living worker lists it"}}).write(out)
+				{HandlerKey: "p", Paused: true, Obstacle: "paused; no living worker lists it"}})
 		},
 		"workers": func(out *bytes.Buffer) {
 			workers := []ops.Worker{
@@ -89,11 +89,11 @@ func TestTablesForPeople(t *testing.T) {
 				{ID: workerID, Host: "app-2", PID: 1, SilentFor: 4 * time.Minute, Stopped: true},
 				{ID: workerID, Host: "app-3", PID: 1, SilentFor: 4 * time.Minute, Released: true, Reasons: []ops.HealthReason{{Detail: "once"}}},
 			}
-			workerTable(workers, now).write(out)
+			writeWorkers(out, workers, now)
 			writeReasons(out, workers)
 		},
 		"consumers": func(out *bytes.Buffer) {
-			consumerTable([]ops.Consumer{
+			writeConsumers(out, []ops.Consumer{
 				{Channel: "orders", Host: "app-1", PID: 4711, State: "running", Unlisted: 12, Partitions: []ops.ConsumedPartition{
 					{Topic: "orders.v1", Partition: 3, State: "halted", Halted: true, Position: 1042, Committed: 1042, Lag: 17,
 						Problem: "message \"7f9c\" is invalid: unrouted: there is no handler for its type",
@@ -101,7 +101,7 @@ func TestTablesForPeople(t *testing.T) {
 					{Topic: "orders.v1", Partition: 10, State: "starting", Position: -1, Committed: 5, Lag: -1},
 				}},
 				{Channel: "payments", Host: "app-1", PID: 4711, State: "waiting", Lag: -1, Problem: "topics do not exist"},
-			}, false).write(out)
+			}, false, false)
 		},
 		"progress": func(out *bytes.Buffer) {
 			topics := []ops.TopicProgress{
@@ -112,26 +112,26 @@ func TestTablesForPeople(t *testing.T) {
 					Obstacle: "it is read up to what it held at 2025-12-31T10:00:00Z, and no worker has declared it"},
 				{Channel: "orders", GroupID: "shop", Topic: "orders.v1", Partitions: 12, CaughtUpAt: before(time.Minute)},
 			}
-			progressTable(topics).write(out)
+			writeProgress(out, topics)
 			writeObstacles(out, topics)
 		},
 		"locks": func(out *bytes.Buffer) {
-			leaseTable([]ops.Lease{{Name: "cleanup", OwnerID: workerID, ExpiresIn: 21 * time.Second},
-				{Name: "processor", OwnerID: workerID, ExpiresIn: -time.Hour}}).write(out)
+			writeLeases(out, []ops.Lease{{Name: "cleanup", OwnerID: workerID, ExpiresIn: 21 * time.Second},
+				{Name: "processor", OwnerID: workerID, ExpiresIn: -time.Hour}})
 		},
 		"gaps": func(out *bytes.Buffer) {
-			gapTable([]models.Gap{{FoundAt: now, Channel: "orders", Topic: "orders.v1", Partition: 1, FromOffset: 5,
-				ToOffset: 900, Reason: "removed by the topic's retention"}}).write(out)
+			writeGaps(out, []models.Gap{{FoundAt: now, Channel: "orders", Topic: "orders.v1", Partition: 1, FromOffset: 5,
+				ToOffset: 900, Reason: "removed by the topic's retention"}})
 		},
 		"markers": func(out *bytes.Buffer) {
-			markerTable([]models.Marker{{MessageID: "7f9c2ba4", HandlerKey: "orders.mail", Namespace: "orders.events",
+			writeMarkers(out, []models.Marker{{MessageID: "7f9c2ba4", HandlerKey: "orders.mail", Namespace: "orders.events",
 				MessageType: "order.placed", ProcessedAt: before(time.Hour), ExpiresAt: now},
-				{MessageID: "7f9c2ba4", HandlerKey: evil, ProcessedAt: now, ExpiresAt: now}}).write(out)
+				{MessageID: "7f9c2ba4", HandlerKey: evil, ProcessedAt: now, ExpiresAt: now}})
 		},
 		"audit": func(out *bytes.Buffer) {
-			auditTable([]ops.AuditEntry{{OccurredAt: now, Actor: "alice@ops1", Action: ops.ActionRetry, Target: "status " +
+			writeAudit(out, []ops.AuditEntry{{OccurredAt: now, Actor: "alice@ops1", Action: ops.ActionRetry, Target: "status " +
 				statusID, Detail: `{"message_id":"7f9c2ba4"}`},
-				{OccurredAt: now, Actor: "bob", Action: ops.ActionView, Target: "message " + evil}}).write(out)
+				{OccurredAt: now, Actor: "bob", Action: ops.ActionView, Target: "message " + evil}})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"regexp"
 	"strconv"
 	"strings"
@@ -42,38 +43,14 @@ JSON: ops.Page of ops.Status; with --count {"count"}; with jsonl an ops.Status.`
   inboxctl list --state pending --to 1h --count
   inboxctl list --state poisoned -o json | jq -r '.items[].id'
   inboxctl list --state poisoned --export csv --limit 10000 > poisoned.csv`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := page.checkExport(cmd); err != nil {
-				return err
+		Args: noArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+			if counts {
+				return a.printCount(cmd, &filters, &page)
 			}
-			from, to, after, err := page.start(a.now())
-			if err != nil {
-				return err
-			}
-			filter := filters.filter(from, to)
-			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
-				switch {
-				case counts:
-					return a.printCount(ctx, o, filter)
-				case page.export != "":
-					return a.exportList(ctx, o, page.export, filter, page.exportLimit(cmd))
-				}
-				found, err := o.List(ctx, filter, after, page.limit)
-				if err != nil {
-					return err
-				}
-				found.Next = next(from, to, found.Next)
-				err = a.print(found, func() {
-					if len(found.Items) == 0 {
-						fmt.Fprintln(a.out, "No status found.")
-						return
-					}
-					statusTable(found.Items, a.now(), all).write(a.out)
-				})
-				a.more(found.Next, found.Partial, found.Looked)
-				return err
-			})
+			return printPage(a, cmd, &page,
+				func(o *ops.Ops, ctx context.Context, after ops.Cursor, limit int) (ops.Page[ops.Status], error) {
+					return o.List(ctx, filters.filter(page.in), after, limit)
+				}, func(w io.Writer, found []ops.Status) { writeStatuses(w, found, a.now(), all) })
 		},
 	}
 	filters.bindStates(cmd, ops.States()...)
@@ -86,27 +63,28 @@ JSON: ops.Page of ops.Status; with --count {"count"}; with jsonl an ops.Status.`
 	return cmd
 }
 
-func (a *app) printCount(ctx context.Context, o *ops.Ops, filter ops.Filter) error {
-	n, err := o.Count(ctx, filter)
-	if err != nil {
+func (a *app) printCount(cmd *cobra.Command, filters *filterFlags, page *pageFlags) error {
+	if _, err := page.start(cmd, a.now()); err != nil {
 		return err
 	}
-	return a.print(struct{ Count ops.Count }{n}, func() { fmt.Fprintln(a.out, count(n)) })
+	return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
+		n, err := o.Count(ctx, filters.filter(page.in))
+		if err != nil {
+			return err
+		}
+		return a.print(struct{ Count ops.Count }{n}, func() { fmt.Fprintln(a.out, count(n)) })
+	})
 }
 
-func statusTable(statuses []ops.Status, now time.Time, wide bool) *table {
-	limit := errorColumns
-	if wide {
-		limit = 0
-	}
-	t := newTable(column{name: "STATUS"}, column{name: "STATE"}, column{name: "HANDLER"}, column{name: "MESSAGE"},
-		column{name: "TYPE", limit: 40},
-		column{name: "RECEIVED", right: true}, column{name: "ERRORS", right: true}, column{name: "ERROR", limit: limit})
+func writeStatuses(w io.Writer, statuses []ops.Status, now time.Time, wide bool) {
+	t := newTable("STATUS", "STATE", "HANDLER", "MESSAGE", "TYPE", ">RECEIVED", ">ERRORS", "ERROR").
+		limit("TYPE", 40).limit("ERROR", errorLimit(wide))
+	t.none = "No status found."
 	for _, s := range statuses {
 		t.add(s.ID, stateName(s), s.HandlerKey, s.MessageID, s.Type, ago(now, s.ReceivedAt), number(s.ErrorCount),
 			s.LastError)
 	}
-	return t
+	t.write(w)
 }
 
 // stateName returns the state. For a pending status it adds whether it waits in its lane or has failed.
@@ -150,29 +128,22 @@ func (f *filterFlags) bindCommon(cmd *cobra.Command) {
 }
 
 func (f *filterFlags) bindStates(cmd *cobra.Command, states ...ops.State) {
-	names := make([]string, len(states))
-	for i, state := range states {
-		names[i] = string(state)
-	}
+	names := texts[string](states)
 	cmd.Flags().StringSliceVar(&f.states, "state", nil, strings.Join(names, ", ")+"; may be repeated (default all)")
 	completeFlag(cmd, "state", names...)
 }
 
-func (f *filterFlags) filter(from, to time.Time) ops.Filter {
-	filter := ops.Filter{From: from, To: to, HandlerKeys: f.handlers, MessageID: f.message, Namespace: f.namespace,
-		Type: f.typ, ErrorText: f.errorText, Fingerprint: f.fingerprint}
-	for _, state := range f.states {
-		filter.States = append(filter.States, ops.State(state))
-	}
-	return filter
+func (f *filterFlags) filter(in period) ops.Filter {
+	return ops.Filter{From: in.from, To: in.to, HandlerKeys: f.handlers, MessageID: f.message, Namespace: f.namespace,
+		Type: f.typ, ErrorText: f.errorText, Fingerprint: f.fingerprint, States: texts[ops.State](f.states)}
 }
 
-// period parses --from and --to.
-func period(from, to string, now time.Time) (begin, end time.Time, err error) {
-	if begin, err = when("from", from, now); err == nil {
-		end, err = when("to", to, now)
+// texts converts between two types of strings, such as states and their names.
+func texts[To, From ~string](all []From) (converted []To) {
+	for _, each := range all {
+		converted = append(converted, To(each))
 	}
-	return begin, end, err
+	return converted
 }
 
 var daysAgo = regexp.MustCompile(`^(\d{1,6})d$`)
@@ -216,7 +187,11 @@ type pageFlags struct {
 	after    string
 	from, to string
 	export   string // empty unless the user wants no page
+	in       period // set by start
 }
+
+// period is the time that --from and --to select.
+type period struct{ from, to time.Time }
 
 // bind adds --limit and --after.
 func (p *pageFlags) bind(cmd *cobra.Command) {
@@ -231,44 +206,70 @@ func (p *pageFlags) bindPeriod(cmd *cobra.Command, what string) {
 	cmd.Flags().StringVar(&p.to, "to", "", what+"before: as --from")
 }
 
-func (p *pageFlags) check() error {
+// period parses --from and --to.
+func (p *pageFlags) period(now time.Time) (in period, err error) {
+	if in.from, err = when("from", p.from, now); err == nil {
+		in.to, err = when("to", p.to, now)
+	}
+	return in, err
+}
+
+// start returns where the page begins, and sets the period of its list. A cursor belongs to the filter that it came
+// from, but "24h ago" is another time in the next command. So the position in --after has the period and the cursor.
+func (p *pageFlags) start(cmd *cobra.Command, now time.Time) (cursor ops.Cursor, err error) {
+	if err := p.checkExport(cmd); err != nil {
+		return "", err
+	}
 	if p.limit < 1 || p.limit > ops.MaxLimit && p.export == "" {
-		return misuse("--limit = %d: must be 1 to %d", p.limit, ops.MaxLimit)
-	}
-	return nil
-}
-
-// exportLimit returns how many rows an export may print, 0 for all of them.
-func (p *pageFlags) exportLimit(cmd *cobra.Command) int {
-	if cmd.Flags().Changed("limit") {
-		return p.limit
-	}
-	return 0
-}
-
-// start returns where the page begins, and the period of its list. A cursor belongs to the filter that it came from,
-// but "24h ago" is another time in the next command. So the position in --after consists of the period and the cursor.
-func (p *pageFlags) start(now time.Time) (from, to time.Time, cursor ops.Cursor, err error) {
-	if err := p.check(); err != nil {
-		return from, to, "", err
+		return "", misuse("--limit = %d: must be 1 to %d", p.limit, ops.MaxLimit)
 	}
 	parts := strings.Split(p.after, ".")
 	if len(parts) != 3 {
-		from, to, err = period(p.from, p.to, now)
-		return from, to, ops.Cursor(p.after), err
+		p.in, err = p.period(now)
+		return ops.Cursor(p.after), err
 	}
-	if from, err = fromMicros(parts[0]); err == nil {
-		to, err = fromMicros(parts[1])
+	if p.in.from, err = fromMicros(parts[0]); err == nil {
+		p.in.to, err = fromMicros(parts[1])
 	}
-	return from, to, ops.Cursor(parts[2]), err
+	return ops.Cursor(parts[2]), err
 }
 
 // next returns the value of --after for the next page.
-func next(from, to time.Time, cursor ops.Cursor) ops.Cursor {
-	if cursor == "" || from.IsZero() && to.IsZero() {
+func (in period) next(cursor ops.Cursor) ops.Cursor {
+	if cursor == "" || in == (period{}) {
 		return cursor
 	}
-	return ops.Cursor(fmt.Sprintf("%s.%s.%s", micros(from), micros(to), cursor))
+	return ops.Cursor(fmt.Sprintf("%s.%s.%s", micros(in.from), micros(in.to), cursor))
+}
+
+// printPage prints a page of a list, or with --export all of it or as many rows as --limit says.
+func printPage[T any](a *app, cmd *cobra.Command, p *pageFlags,
+	list func(o *ops.Ops, ctx context.Context, after ops.Cursor, limit int) (ops.Page[T], error),
+	write func(w io.Writer, items []T),
+) error {
+	after, err := p.start(cmd, a.now())
+	if err != nil {
+		return err
+	}
+	return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
+		if p.export != "" {
+			maxRows := 0
+			if cmd.Flags().Changed("limit") {
+				maxRows = p.limit
+			}
+			return export(a, p.export, maxRows, func(after ops.Cursor, limit int) (ops.Page[T], error) {
+				return list(o, ctx, after, limit)
+			})
+		}
+		found, err := list(o, ctx, after, p.limit)
+		if err != nil {
+			return err
+		}
+		found.Next = p.in.next(found.Next)
+		err = a.print(found, func() { write(a.out, found.Items) })
+		a.more(found.Next, found.Partial, found.Looked)
+		return err
+	})
 }
 
 func micros(t time.Time) string {
@@ -298,4 +299,54 @@ func (a *app) more(next ops.Cursor, partial bool, looked int) {
 	default:
 		a.say("There is more: continue with --after %s", oneLine(string(next)))
 	}
+}
+
+func newAudit(a *app) *cobra.Command {
+	var (
+		page     pageFlags
+		who, act string
+		filter   ops.AuditFilter
+	)
+	cmd := &cobra.Command{
+		Use: "audit", Short: "The audit of actions and views, latest first",
+		Long: `Lists the actions of operators, their views of messages and their denied requests,
+latest first. Each row was written in the transaction of its action. ROLE is the
+PostgreSQL role with which the actor was logged in. Reading the audit is not audited.
+
+` + exportHelp + `
+
+JSON: ops.Page of ops.AuditEntry, whose Detail is JSON in a string; with jsonl an
+ops.AuditEntry.`,
+		Example: `  inboxctl audit
+  inboxctl audit --by alice@ops1 --from 24h
+  inboxctl audit --action delete
+  inboxctl audit --target 7f9c2ba4
+  inboxctl audit --from 30d --export csv > audit.csv`,
+		Args: noArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+			filter.Actor, filter.Action = ops.Actor(who), ops.Action(act)
+			return printPage(a, cmd, &page,
+				func(o *ops.Ops, ctx context.Context, after ops.Cursor, limit int) (ops.Page[ops.AuditEntry], error) {
+					filter.From, filter.To = page.in.from, page.in.to
+					return o.Audit(ctx, filter, after, limit)
+				}, writeAudit)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&who, "by", "", "of this actor")
+	flags.StringVar(&act, "action", "", "of this action, such as retry, discard, delete, view, denied")
+	flags.StringVar(&filter.Target, "target", "", "whose target contains this")
+	page.bindExport(cmd)
+	page.bindPeriod(cmd, "")
+	completeFlag(cmd, "action", texts[string](ops.Actions())...)
+	page.bind(cmd)
+	return cmd
+}
+
+func writeAudit(w io.Writer, entries []ops.AuditEntry) {
+	t := newTable("AT", "ACTOR", "ROLE", "ACTION", "TARGET", "DETAIL").limit("DETAIL", 80)
+	t.none = "No audit row found."
+	for _, e := range entries {
+		t.add(instant(e.OccurredAt), string(e.Actor), e.DatabaseRole, string(e.Action), e.Target, e.Detail)
+	}
+	t.write(w)
 }

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 
 	"github.com/gorm-inbox/inbox/cleanup"
@@ -98,22 +99,18 @@ func exitCode(err error) int {
 	if err == nil {
 		return exitDone
 	}
-	if coded := (*codedError)(nil); errors.As(err, &coded) {
+	if coded, ok := errors.AsType[*codedError](err); ok {
 		return coded.code
 	}
+	refused := func(refusal error) bool { return errors.Is(err, refusal) }
+	waiting, ok := errors.AsType[*cleanup.WaitingError](err)
 	switch {
 	case errors.Is(err, ops.ErrBadInput):
 		return exitMisuse
 	case errors.Is(err, ops.ErrNotFound):
 		return exitNotFound
-	}
-	if waiting := (*cleanup.WaitingError)(nil); errors.As(err, &waiting) && waiting.Err == nil {
+	case ok && waiting.Err == nil, slices.ContainsFunc(refusals, refused):
 		return exitRefused
-	}
-	for _, refusal := range refusals {
-		if errors.Is(err, refusal) {
-			return exitRefused
-		}
 	}
 	return exitFailed
 }

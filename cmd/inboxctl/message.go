@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/ops"
 	"github.com/gorm-inbox/inbox/redact"
 )
@@ -33,8 +34,8 @@ JSON: ops.Message, whose content is {"hidden": true, "size": …} without
 		Example: `  inboxctl show 7f9c2ba4
   inboxctl show 7f9c2ba4 --show-payload
   inboxctl show 7f9c2ba4 --show-payload -o json | jq -r .content.text | jq .`,
-		Args: oneArg("message ID"),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Args: oneArg("message ID"), RunE: func(cmd *cobra.Command, args []string) error {
+			a.redact = payload.redact
 			return a.audited(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
 				m, err := o.Message(ctx, a.who(), ops.MessageRef{ID: args[0], Namespace: namespace})
 				if err != nil {
@@ -45,7 +46,7 @@ JSON: ops.Message, whose content is {"hidden": true, "size": …} without
 					Content any
 				}{m, payload.value(m.Content)}
 				return a.print(view, func() { writeMessage(a.out, m, &payload, a.now()) })
-			}, func(o *ops.Options) { o.Redact = payload.redact })
+			})
 		},
 	}
 	payload.bind(cmd)
@@ -242,8 +243,7 @@ inboxctl asks you to type the ID. Scripts answer with --confirm and the ID.
 JSON: {"message_id", "outcome"}.`,
 		Example: `  inboxctl delete 7f9c2ba4
   inboxctl delete 7f9c2ba4 --confirm 7f9c2ba4`,
-		Args: oneArg("message ID"),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Args: oneArg("message ID"), RunE: func(cmd *cobra.Command, args []string) error {
 			return a.delete(cmd, "message", args[0], confirmation,
 				func(o *ops.Ops, ctx context.Context, actor ops.Actor, id, confirmation string) error {
 					return o.Delete(ctx, actor, ops.MessageRef{ID: id, Namespace: namespace}, confirmation)
@@ -276,4 +276,36 @@ func (a *app) delete(cmd *cobra.Command, what, id, confirmation string,
 			"outcome": "deleted"}
 		return a.print(outcome, func() { fmt.Fprintf(a.out, "deleted %s %s\n", what, oneLine(id)) })
 	})
+}
+
+func newMarkers(a *app) *cobra.Command {
+	var handlerKey, namespace string
+	cmd := &cobra.Command{
+		Use: "markers MESSAGE-ID", Short: "Which handlers have processed a message inline",
+		Long: `Lists the markers of a message ID: which handlers have processed it on an Inline
+channel or under a gormstore, and when. A handler without a marker has not, or its
+marker was swept: a redelivery would run it. A marker counts until it is swept, even
+if EXPIRES is past. Redis and in-memory stores keep their markers themselves.
+
+JSON: a list of models.Marker.`,
+		Example: `  inboxctl markers 7f9c2ba4
+  inboxctl markers 7f9c2ba4 --handler orders.mail --namespace orders.events`,
+		Args: oneArg("message ID"), RunE: func(cmd *cobra.Command, args []string) error {
+			return view(a, func(o *ops.Ops, ctx context.Context) ([]models.Marker, error) {
+				return o.Markers(ctx, args[0], handlerKey, namespace)
+			}, writeMarkers)(cmd, args)
+		},
+	}
+	cmd.Flags().StringVar(&handlerKey, "handler", "", "of this handler key")
+	cmd.Flags().StringVar(&namespace, "namespace", "", "of this namespace of the ID, usually the channel")
+	return cmd
+}
+
+func writeMarkers(w io.Writer, markers []models.Marker) {
+	t := newTable("HANDLER", "NAMESPACE", "TYPE", "PROCESSED", "EXPIRES")
+	t.none = "No marker: not processed inline, or its markers were swept."
+	for _, m := range markers {
+		t.add(m.HandlerKey, m.Namespace, m.MessageType, instant(m.ProcessedAt), instant(m.ExpiresAt))
+	}
+	t.write(w)
 }

@@ -1,12 +1,15 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/dialects"
@@ -45,47 +48,37 @@ another name refuses to start on them. "" is a valid name.
 JSON: {"version", "outcome"}.`,
 		Example: `  inboxctl migrate up --inbox orders
   inboxctl migrate up --inbox orders --schema orders --prefix in_`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Args: noArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 			if !cmd.Flags().Changed("inbox") {
 				return misuse("--inbox is required: the name that the application gives its inbox")
 			}
-			d, err := a.open(cmd.Context(), true)
-			if err != nil {
-				return err
-			}
-			return errors.Join(a.migrateUp(cmd.Context(), d, name), d.close())
+			return a.withDatabase(cmd.Context(), true, func(ctx context.Context, db *gorm.DB) error {
+				return a.migrateUp(ctx, db, name)
+			})
 		},
 	}
 	cmd.Flags().StringVar(&name, "inbox", "", "the inbox's name; required")
 	return cmd
 }
 
-func (a *app) migrateUp(ctx context.Context, d *database, name string) error {
-	version, err := latest(d.Dialector.Name(), d.naming)
-	if err != nil {
-		return err
-	}
-	before, err := a.schemaState(ctx, d)
+func (a *app) migrateUp(ctx context.Context, db *gorm.DB, name string) error {
+	before, err := a.schemaState(ctx, db)
 	if err != nil {
 		return err
 	}
 	migrating, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
-	if err := models.Migrate(migrating, d.DB, d.naming, name); err != nil {
+	if err := models.Migrate(migrating, db, a.naming(), name); err != nil {
 		if migrating.Err() != nil && ctx.Err() == nil {
 			err = fmt.Errorf("not done within %s, increase --timeout: %w", a.timeout, err)
 		}
 		return err
 	}
-	outcome := map[string]string{"missing": "created", "old": "updated"}[before.State]
-	if outcome == "" {
-		outcome = "nothing to do"
-	}
+	outcome := cmp.Or(map[string]string{"missing": "created", "old": "updated"}[before.State], "nothing to do")
 	return a.print(struct {
 		Version int
 		Outcome string
-	}{version, outcome}, func() { fmt.Fprintf(a.out, "%s: version %d\n", outcome, version) })
+	}{before.Needed, outcome}, func() { fmt.Fprintf(a.out, "%s: version %d\n", outcome, before.Needed) })
 }
 
 // latest returns the version that Migrate migrates to.
@@ -104,12 +97,12 @@ type schemaReport struct {
 	Detail string
 }
 
-func (a *app) schemaState(ctx context.Context, d *database) (schemaReport, error) {
-	needed, err := latest(d.Dialector.Name(), d.naming)
+func (a *app) schemaState(ctx context.Context, db *gorm.DB) (schemaReport, error) {
+	needed, err := latest(db.Dialector.Name(), a.naming())
 	if err != nil {
 		return schemaReport{}, err
 	}
-	o, err := a.ops(d)
+	o, err := a.ops(db, nil)
 	if err != nil {
 		return schemaReport{}, err
 	}
@@ -134,19 +127,14 @@ another commit.
 
 JSON: {"state", "needed", "detail"}; the state is current, missing or old.`,
 		Example: `  inboxctl migrate status && echo deploy`,
-		Args:    noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			d, err := a.open(cmd.Context(), false)
-			if err != nil {
-				return err
-			}
-			return errors.Join(a.migrateStatus(cmd.Context(), d), d.close())
+		Args:    noArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withDatabase(cmd.Context(), false, a.migrateStatus)
 		},
 	}
 }
 
-func (a *app) migrateStatus(ctx context.Context, d *database) error {
-	report, err := a.schemaState(ctx, d)
+func (a *app) migrateStatus(ctx context.Context, db *gorm.DB) error {
+	report, err := a.schemaState(ctx, db)
 	if err != nil {
 		return err
 	}
@@ -173,8 +161,7 @@ Tables created this way get the inbox's name when the application first starts.
 JSON: a list of models.Migration.`,
 		Example: `  inboxctl migrate print --dialect postgres | psql -v ON_ERROR_STOP=1 -1 orders
   inboxctl migrate print --dialect sqlite --prefix in_ | sqlite3 inbox.db`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Args: noArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 			if of := a.dsnOf(); name == "" && of != nil {
 				name = of.Name
 			}
@@ -185,13 +172,8 @@ JSON: a list of models.Migration.`,
 			if err != nil {
 				return &codedError{exitMisuse, err}
 			}
-			wanted := []models.Migration{}
-			for _, migration := range migrations {
-				if migration.Version > after {
-					wanted = append(wanted, migration)
-				}
-			}
-			return a.print(wanted, func() { a.printSQL(wanted) })
+			migrations = slices.DeleteFunc(migrations, func(m models.Migration) bool { return m.Version <= after })
+			return a.print(migrations, func() { a.printSQL(migrations) })
 		},
 	}
 	cmd.Flags().StringVar(&name, "dialect", "", strings.Join(dialects.Names(), " or ")+" (default that of the DSN)")
@@ -228,8 +210,7 @@ docs/security.md says how to create the roles.
 JSON: {"sql"}.`,
 		Example: `  inboxctl grants --application app --operator ops | psql -v ON_ERROR_STOP=1 orders
   inboxctl grants --schema orders --application app --operator ops --reader grafana`,
-		Args: noArgs,
-		RunE: func(*cobra.Command, []string) error {
+		Args: noArgs, RunE: func(*cobra.Command, []string) error {
 			script, err := postgres.Grants(a.naming(), roles)
 			if err != nil {
 				return misuse("%w", err)

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -14,55 +16,69 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// column is one column of a table. Numbers are aligned right. Text is cut to limit.
-type column struct {
-	name  string
-	right bool
-	limit int
-}
-
 // errorColumns is how wide an error in a table is unless the user asks for all of it.
 const errorColumns = 60
 
-// table aligns cells for people. It escapes cell texts so that they are safe for a terminal.
-type table struct {
-	columns []column
-	rows    [][]string
+// errorLimit returns the limit of a column of errors.
+func errorLimit(wide bool) int {
+	if wide {
+		return 0
+	}
+	return errorColumns
 }
 
-func newTable(columns ...column) *table { return &table{columns: columns} }
+// table aligns cells for people. It escapes cell texts so that they are safe for a terminal.
+type table struct {
+	right []bool
+	// limits are the widths that the columns are cut to; 0 means any width.
+	limits []int
+	// lines are the header and the rows.
+	lines [][]string
+	// none is written instead of a table without rows, unless it is empty.
+	none string
+}
+
+// newTable returns a table with these columns. A name that begins with ">" aligns its column right, as for numbers.
+func newTable(columns ...string) *table {
+	t := &table{right: make([]bool, len(columns)), limits: make([]int, len(columns)), lines: [][]string{columns}}
+	for i, name := range columns {
+		columns[i], t.right[i] = strings.CutPrefix(name, ">")
+	}
+	return t
+}
+
+// limit sets how wide a column's texts may be.
+func (t *table) limit(column string, width int) *table {
+	t.limits[slices.Index(t.lines[0], column)] = width
+	return t
+}
 
 func (t *table) add(cells ...string) {
-	row := make([]string, len(t.columns))
-	for i := range row {
-		row[i] = cut(oneLine(cells[i]), t.columns[i].limit)
-		if row[i] == "" {
-			row[i] = "-"
-		}
+	for i, text := range cells {
+		cells[i] = cmp.Or(cut(oneLine(text), t.limits[i]), "-")
 	}
-	t.rows = append(t.rows, row)
+	t.lines = append(t.lines, cells)
 }
 
 func (t *table) write(w io.Writer) {
-	header := make([]string, len(t.columns))
-	widths := make([]int, len(t.columns))
-	for i, c := range t.columns {
-		header[i] = c.name
+	if len(t.lines) == 1 && t.none != "" {
+		fmt.Fprintln(w, t.none)
+		return
 	}
-	lines := append([][]string{header}, t.rows...)
-	for _, line := range lines {
+	widths := make([]int, len(t.right))
+	for _, line := range t.lines {
 		for i, cell := range line {
 			widths[i] = max(widths[i], widthOf(cell))
 		}
 	}
-	for _, line := range lines {
+	for _, line := range t.lines {
 		var out strings.Builder
 		for i, cell := range line {
 			if i > 0 {
 				out.WriteString("  ")
 			}
 			space := strings.Repeat(" ", widths[i]-widthOf(cell))
-			if t.columns[i].right {
+			if t.right[i] {
 				out.WriteString(space + cell)
 			} else {
 				out.WriteString(cell + space)
@@ -83,9 +99,6 @@ func fact(w io.Writer, name, value string) {
 // digit, mark, punctuation, symbol or space, including control characters and invisible characters that change the
 // writing direction. So a message ID that starts with an escape sequence is shown as text.
 func oneLine(text string) string {
-	if isPlain(text) {
-		return text
-	}
 	var out strings.Builder
 	for len(text) > 0 {
 		r, size := utf8.DecodeRuneInString(text)
@@ -101,15 +114,6 @@ func oneLine(text string) string {
 		text = text[size:]
 	}
 	return out.String()
-}
-
-func isPlain(text string) bool {
-	for i := range len(text) {
-		if text[i] < 0x20 || text[i] > 0x7e {
-			return false
-		}
-	}
-	return true
 }
 
 // widthOf returns how wide a terminal shows the text.
@@ -200,9 +204,9 @@ func instant(t time.Time) string {
 
 func count(c ops.Count) string {
 	if c.Capped {
-		return strconv.FormatInt(c.N, 10) + "+"
+		return number(c.N) + "+"
 	}
-	return strconv.FormatInt(c.N, 10)
+	return number(c.N)
 }
 
 func number[N ~int | ~int32 | ~int64](n N) string { return strconv.FormatInt(int64(n), 10) }

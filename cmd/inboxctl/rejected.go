@@ -45,40 +45,11 @@ JSON: ops.Page of ops.Rejected; with jsonl an ops.Rejected.`,
   inboxctl rejected list --topic orders --partition 3 --from 24h --wide
   inboxctl rejected list --reason 'invalid character'
   inboxctl rejected list --from 30d --export csv > rejected.csv`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := page.checkExport(cmd); err != nil {
-				return err
-			}
-			from, to, after, err := page.start(a.now())
-			if err != nil {
-				return err
-			}
-			filter := filters.filter(cmd, from, to)
-			if page.export != "" {
-				return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
-					read := func(after ops.Cursor, limit int) (ops.Page[ops.Rejected], error) {
-						return o.ListRejected(ctx, filter, after, limit)
-					}
-					return export(a, page.export, page.exportLimit(cmd), read)
-				})
-			}
-			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
-				found, err := o.ListRejected(ctx, filter, after, page.limit)
-				if err != nil {
-					return err
-				}
-				found.Next = next(filter.From, filter.To, found.Next)
-				err = a.print(found, func() {
-					if len(found.Items) == 0 {
-						fmt.Fprintln(a.out, "No rejected message found.")
-						return
-					}
-					rejectedTable(found.Items, a.now(), wide).write(a.out)
-				})
-				a.more(found.Next, found.Partial, found.Looked)
-				return err
-			})
+		Args: noArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+			return printPage(a, cmd, &page,
+				func(o *ops.Ops, ctx context.Context, after ops.Cursor, limit int) (ops.Page[ops.Rejected], error) {
+					return o.ListRejected(ctx, filters.filter(cmd, page.in), after, limit)
+				}, func(w io.Writer, found []ops.Rejected) { writeRejectedList(w, found, a.now(), wide) })
 		},
 	}
 	filters.bind(cmd)
@@ -103,27 +74,23 @@ func (f *rejectedFlags) bind(cmd *cobra.Command) {
 	flags.StringVar(&f.reason, "reason", "", "whose reason contains this, ignoring case")
 }
 
-func (f *rejectedFlags) filter(cmd *cobra.Command, from, to time.Time) ops.RejectedFilter {
-	filter := ops.RejectedFilter{Channel: f.channel, Topic: f.topic, From: from, To: to, Reason: f.reason}
+func (f *rejectedFlags) filter(cmd *cobra.Command, in period) ops.RejectedFilter {
+	filter := ops.RejectedFilter{Channel: f.channel, Topic: f.topic, From: in.from, To: in.to, Reason: f.reason}
 	if cmd.Flags().Changed("partition") {
 		filter.Partition = &f.partition
 	}
 	return filter
 }
 
-func rejectedTable(rejected []ops.Rejected, now time.Time, wide bool) *table {
-	limit := errorColumns
-	if wide {
-		limit = 0
-	}
-	t := newTable(column{name: "ID"}, column{name: "CHANNEL"}, column{name: "TOPIC"},
-		column{name: "PARTITION", right: true}, column{name: "OFFSET", right: true},
-		column{name: "BYTES", right: true}, column{name: "REJECTED", right: true}, column{name: "REASON", limit: limit})
+func writeRejectedList(w io.Writer, rejected []ops.Rejected, now time.Time, wide bool) {
+	t := newTable("ID", "CHANNEL", "TOPIC", ">PARTITION", ">OFFSET", ">BYTES", ">REJECTED", "REASON").
+		limit("REASON", errorLimit(wide))
+	t.none = "No rejected message found."
 	for _, r := range rejected {
 		t.add(r.ID, r.Channel, r.Topic, number(r.Partition), number(r.Offset), number(r.Size), ago(now, r.RejectedAt),
 			r.Reason)
 	}
-	return t
+	t.write(w)
 }
 
 func newRejectedShow(a *app) *cobra.Command {
@@ -137,8 +104,8 @@ JSON: ops.RejectedRecord, whose value is {"hidden": true, "size": …} without
 --show-payload.`,
 		Example: `  inboxctl rejected show 0197a1c2-5b1e-7c3a-9d53-0a3c5c8f2f11
   inboxctl rejected show 0197a1c2-5b1e-7c3a-9d53-0a3c5c8f2f11 --show-payload`,
-		Args: oneArg("ID of the rejected message"),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Args: oneArg("ID of the rejected message"), RunE: func(cmd *cobra.Command, args []string) error {
+			a.redact = payload.redact
 			return a.audited(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
 				r, err := o.Rejected(ctx, a.who(), args[0])
 				if err != nil {
@@ -149,7 +116,7 @@ JSON: ops.RejectedRecord, whose value is {"hidden": true, "size": …} without
 					Value any
 				}{r, payload.value(r.Value)}
 				return a.print(view, func() { writeRejected(a.out, r, &payload, a.now()) })
-			}, func(o *ops.Options) { o.Redact = payload.redact })
+			})
 		},
 	}
 	payload.bind(cmd)
@@ -211,14 +178,14 @@ with "dry_run", "stopped" and "error".`,
 			case bulk.chunk < 1 || bulk.chunk > ops.MaxLimit:
 				return misuse("--chunk = %d: must be 1 to %d", bulk.chunk, ops.MaxLimit)
 			}
-			from, to, err := period(when.from, when.to, a.now())
+			in, err := when.period(a.now())
 			if err != nil {
 				return err
 			}
-			if to.IsZero() {
-				to = a.now()
+			if in.to.IsZero() {
+				in.to = a.now()
 			}
-			filter := filters.filter(cmd, from, to)
+			filter := filters.filter(cmd, in)
 			return a.actOnAll(cmd, &bulk, bulkAction{verb: "accept", done: "requested", what: "Rejected messages that match",
 				run: func(ctx context.Context, o *ops.Ops, bulk ops.Bulk) (ops.BulkResult, error) {
 					return o.RequestReAcceptMatching(ctx, a.who(), filter, bulk)
@@ -264,8 +231,7 @@ inboxctl asks you to type the ID. Scripts answer with --confirm and the ID.
 
 JSON: {"rejected_id", "outcome"}.`,
 		Example: `  inboxctl rejected delete 0197a1c2-5b1e-7c3a-9d53-0a3c5c8f2f11`,
-		Args:    oneArg("ID of the rejected message"),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Args:    oneArg("ID of the rejected message"), RunE: func(cmd *cobra.Command, args []string) error {
 			return a.delete(cmd, "rejected message", args[0], confirmation, (*ops.Ops).DeleteRejected)
 		},
 	}
@@ -284,38 +250,19 @@ producer of the records knows what they contained.
 
 JSON: ops.Page of models.Gap.`,
 		Example: `  inboxctl gaps`,
-		Args:    noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := page.check(); err != nil {
-				return err
-			}
-			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
-				found, err := o.ListGaps(ctx, ops.Cursor(page.after), page.limit)
-				if err != nil {
-					return err
-				}
-				err = a.print(found, func() {
-					if len(found.Items) == 0 {
-						fmt.Fprintln(a.out, "No gaps found.")
-						return
-					}
-					gapTable(found.Items).write(a.out)
-				})
-				a.more(found.Next, false, 0)
-				return err
-			})
+		Args:    noArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+			return printPage(a, cmd, &page, (*ops.Ops).ListGaps, writeGaps)
 		},
 	}
 	page.bind(cmd)
 	return cmd
 }
 
-func gapTable(gaps []models.Gap) *table {
-	t := newTable(column{name: "FOUND"}, column{name: "CHANNEL"}, column{name: "TOPIC"},
-		column{name: "PARTITION", right: true},
-		column{name: "FROM", right: true}, column{name: "TO", right: true}, column{name: "REASON", limit: errorColumns})
+func writeGaps(w io.Writer, gaps []models.Gap) {
+	t := newTable("FOUND", "CHANNEL", "TOPIC", ">PARTITION", ">FROM", ">TO", "REASON").limit("REASON", errorColumns)
+	t.none = "No gaps found."
 	for _, g := range gaps {
 		t.add(instant(g.FoundAt), g.Channel, g.Topic, number(g.Partition), number(g.FromOffset), number(g.ToOffset), g.Reason)
 	}
-	return t
+	t.write(w)
 }

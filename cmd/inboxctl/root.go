@@ -6,18 +6,20 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"regexp"
 	"runtime"
 	"runtime/debug"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/gorm-inbox/inbox/internal/dialects"
 	"github.com/gorm-inbox/inbox/internal/secrets"
 	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/redact"
 )
 
 // app is one run of the program.
@@ -26,6 +28,8 @@ type app struct {
 	now func() time.Time
 	// results is system's out. It remembers whether a result was lost.
 	results *results
+	// redact is applied before redact.Common; nil for most commands.
+	redact redact.Hook
 
 	// The values of the flags that every command has.
 	dsn, schema, prefix, actor, output string
@@ -111,8 +115,8 @@ func newRoot(a *app) *cobra.Command {
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return misuse("%w", err) })
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.dsn, "dsn", "", "the database: postgres://…, host=… or a SQLite file ("+dsnVariable+")")
-	flags.StringVar(&a.schema, "schema", "", "the PostgreSQL schema of the tables ("+schemaVariable+
-		"; default the search path)")
+	flags.StringVar(&a.schema, "schema", "",
+		"the PostgreSQL schema of the tables ("+schemaVariable+"; default the search path)")
 	flags.StringVar(&a.prefix, "prefix", "", "the prefix of the tables' names ("+prefixVariable+"; default inbox_)")
 	flags.StringVar(&a.actor, "actor", "", "the name for the audit ("+actorVariable+"; default user@host)")
 	flags.DurationVar(&a.timeout, "timeout", 10*time.Second,
@@ -140,7 +144,7 @@ func newRoot(a *app) *cobra.Command {
 
 // run is the program without its process.
 func run(ctx context.Context, args []string, sys system) int {
-	sys.errOut = &locked{w: sys.errOut}
+	sys.errOut = zapcore.Lock(zapcore.AddSync(sys.errOut)) // an interrupt may write at the same time
 	printed := &results{w: sys.out}
 	sys.out = printed
 	a := &app{system: sys, now: func() time.Time { return time.Now().UTC() }, results: printed}
@@ -182,8 +186,7 @@ var (
 // say prints a note to the operator. It goes to standard error, so that results can be piped.
 func (a *app) say(format string, args ...any) { fmt.Fprintf(a.errOut, format+"\n", args...) }
 
-// results is standard output. After the first error it writes nothing more, so that output has no gap, and each further
-// write returns that error.
+// results is standard output. After an error each write returns it and writes nothing, so that output has no gap.
 type results struct {
 	w   io.Writer
 	err error
@@ -198,18 +201,6 @@ func (r *results) Write(p []byte) (int, error) {
 		r.err = fmt.Errorf("print the result: %w", err)
 	}
 	return n, r.err
-}
-
-// locked is a writer with a lock, because an interrupt may write at the same time.
-type locked struct {
-	mu sync.Mutex
-	w  io.Writer
-}
-
-func (l *locked) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.w.Write(p)
 }
 
 // checkFlags rejects flag values that no command could use.
@@ -262,8 +253,7 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 
 func showHelp(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 
-// noArgs and oneArg replace cobra's functions of this kind. Their errors say what the command expects, where cobra's
-// say how many arguments it got.
+// noArgs and oneArg are like cobra's, but their errors say what is expected instead of how many arguments there are.
 func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return misuse("unexpected argument %q", args[0])
@@ -291,8 +281,7 @@ it needs.
 
 JSON: {"version", "revision", "go", "schema"}.`,
 		Example: `  inboxctl version`,
-		Args:    noArgs,
-		RunE: func(*cobra.Command, []string) error {
+		Args:    noArgs, RunE: func(*cobra.Command, []string) error {
 			schema, err := latest(dialects.Names()[0], models.Naming{}) // the same of all
 			if err != nil {
 				return err
@@ -336,8 +325,7 @@ shell is bash, zsh, fish or powershell.`,
   inboxctl completion zsh > "${fpath[1]}/_inboxctl"
   inboxctl completion fish | source`,
 		ValidArgs: []string{"bash", "zsh", "fish", "powershell"},
-		Args:      oneArg("shell"),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Args:      oneArg("shell"), RunE: func(cmd *cobra.Command, args []string) error {
 			root, out := cmd.Root(), cmd.OutOrStdout()
 			switch args[0] {
 			case "bash":
@@ -352,4 +340,65 @@ shell is bash, zsh, fish or powershell.`,
 			return misuse("shell %q is unknown: must be bash, zsh, fish or powershell", args[0])
 		},
 	}
+}
+
+// minWatch is the shortest interval of --watch, so that watching does not load the database.
+const minWatch = time.Second
+
+// watchable adds --watch to a command that only reads and leaves no audit row.
+func watchable(a *app, cmd *cobra.Command) *cobra.Command {
+	var every time.Duration
+	cmd.Flags().DurationVar(&every, "watch", 0, "repeat it this often, at least every second, until Ctrl-C")
+	once := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if !cmd.Flags().Changed("watch") {
+			return once(cmd, args)
+		}
+		if every < minWatch {
+			return misuse("--watch = %v: must be %v or more", every, minWatch)
+		}
+		return a.watch(cmd, every, func() error { return once(cmd, args) })
+	}
+	return cmd
+}
+
+// watch repeats a command until its context ends, which is no error, or until it fails.
+func (a *app) watch(cmd *cobra.Command, every time.Duration, once func() error) error {
+	ticks := time.NewTicker(every)
+	defer ticks.Stop()
+	ctx := cmd.Context()
+	for first := true; ; first = false {
+		a.beginResult(first)
+		if err := once(); err != nil && ctx.Err() == nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticks.C:
+		}
+	}
+}
+
+// beginResult begins the next result: on a cleared screen, or after the last one.
+func (a *app) beginResult(first bool) {
+	switch {
+	case a.output == "yaml":
+		fmt.Fprintln(a.out, "---")
+	case a.output != "table":
+	case a.results.isTerminal():
+		fmt.Fprint(a.out, "\x1b[H\x1b[2J\x1b[3J")
+	case !first:
+		fmt.Fprintf(a.out, "\n%s\n", instant(a.now().Truncate(time.Second)))
+	}
+}
+
+// isTerminal reports whether results are read by a person and can be replaced.
+func (r *results) isTerminal() bool {
+	file, ok := r.w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := file.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }

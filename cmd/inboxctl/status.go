@@ -32,16 +32,7 @@ JSON: ops.Overview.`,
 		Example: `  inboxctl status
   inboxctl status --watch 5s
   inboxctl status -o json | jq -r '.handlers[] | select(.poisoned > 0) | .handler_key'`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
-				overview, err := o.Overview(ctx)
-				if err != nil {
-					return err
-				}
-				return a.print(overview, func() { writeOverview(a.out, overview) })
-			})
-		},
+		Args: noArgs, RunE: view(a, (*ops.Ops).Overview, writeOverview),
 	}
 }
 
@@ -56,10 +47,8 @@ func writeOverview(w io.Writer, v ops.Overview) {
 	fact(w, "gaps", count(v.Gaps))
 	fact(w, "unrouted", number(v.Unrouted))
 	fmt.Fprintln(w)
-	t := newTable(column{name: "HANDLER"}, column{name: "PENDING", right: true}, column{name: "DUE", right: true},
-		column{name: "OLDEST", right: true},
-		column{name: "WAITING", right: true}, column{name: "PROCESSING", right: true}, column{name: "POISONED", right: true},
-		column{name: "NOTE"})
+	t := newTable("HANDLER", ">PENDING", ">DUE", ">OLDEST", ">WAITING", ">PROCESSING", ">POISONED", "NOTE")
+	t.none = "No handlers: no worker has started, and there are no open statuses."
 	poisoned := false
 	for _, h := range v.Handlers {
 		oldest := ""
@@ -70,11 +59,7 @@ func writeOverview(w io.Writer, v ops.Overview) {
 			h.Obstacle)
 		poisoned = poisoned || h.Poisoned.N > 0
 	}
-	if len(v.Handlers) == 0 {
-		fmt.Fprintln(w, "No handlers: no worker has started, and there are no open statuses.")
-	} else {
-		t.write(w)
-	}
+	t.write(w)
 	next := func(what, command string) { fmt.Fprintf(w, "%s: inboxctl %s\n", what, command) }
 	if v.WorkersAlive == 0 || poisoned || v.Rejected.N > 0 || v.Gaps.N > 0 {
 		fmt.Fprintln(w)
@@ -116,25 +101,17 @@ JSON: ops.Failures.`,
   inboxctl failures --handler orders.mail --state poisoned --wide
   inboxctl list --fingerprint 3f1c… --limit 5
   inboxctl retry --matching --fingerprint 3f1c… --dry-run`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			from, to, err := period(when.from, when.to, a.now())
+		Args: noArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+			in, err := when.period(a.now())
 			if err != nil {
 				return err
 			}
-			filter := filters.filter(from, to)
 			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
-				failures, err := o.Failures(ctx, filter)
+				failures, err := o.Failures(ctx, filters.filter(in))
 				if err != nil {
 					return err
 				}
-				err = a.print(failures, func() {
-					if len(failures.Groups) == 0 {
-						fmt.Fprintln(a.out, "No status is poisoned or failing.")
-						return
-					}
-					failureTable(failures, a.now(), wide).write(a.out)
-				})
+				err = a.print(failures, func() { writeFailures(a.out, failures, a.now(), wide) })
 				if failures.Capped && !a.structured() {
 					a.say("Stopped after %d statuses: counts may be higher and groups may be missing. "+
 						"Narrow the search with --handler, --from or --to.", failures.Looked)
@@ -150,17 +127,13 @@ JSON: ops.Failures.`,
 	return cmd
 }
 
-func failureTable(failures ops.Failures, now time.Time, wide bool) *table {
-	limit := errorColumns
-	if wide {
-		limit = 0
-	}
-	t := newTable(column{name: "FINGERPRINT"}, column{name: "HANDLER"}, column{name: "POISONED", right: true},
-		column{name: "FAILING", right: true},
-		column{name: "FIRST", right: true}, column{name: "LAST", right: true}, column{name: "ERROR", limit: limit})
+func writeFailures(w io.Writer, failures ops.Failures, now time.Time, wide bool) {
+	t := newTable("FINGERPRINT", "HANDLER", ">POISONED", ">FAILING", ">FIRST", ">LAST", "ERROR").
+		limit("ERROR", errorLimit(wide))
+	t.none = "No status is poisoned or failing."
 	for _, g := range failures.Groups {
 		t.add(g.Fingerprint, g.HandlerKey, number(g.Poisoned), number(g.Failing), ago(now, g.FirstSeen), ago(now, g.LastSeen),
 			g.Error)
 	}
-	return t
+	t.write(w)
 }

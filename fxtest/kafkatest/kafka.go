@@ -6,13 +6,21 @@
 package kafkatest
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"sync"
 	"testing"
+	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/sasl"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
 )
 
 // Option configures a Kafka.
@@ -65,9 +73,7 @@ type Kafka struct {
 	network  *network
 	sessions *sessions
 	options  options
-
-	mu     sync.Mutex
-	closed bool
+	closing  sync.Once
 }
 
 // New starts a Kafka. Close it after use.
@@ -175,17 +181,121 @@ func (k *Kafka) Freeze() { k.network.freeze() }
 // that has forgotten them. Neither side notices. New connections work.
 func (k *Kafka) FallSilent() { k.network.fallSilent() }
 
+// Fault is a failure requested by FailNext.
+type Fault struct{ handle *kfake.FaultHandle }
+
+// Hits returns how many requests the fault has answered.
+func (f *Fault) Hits() int { return f.handle.Hits() }
+
+// Remove removes the fault.
+func (f *Fault) Remove() { f.handle.Remove() }
+
+// FailNext answers the next n requests of that kind with Kafka's error code, for example 22 for ILLEGAL_GENERATION,
+// without acting on them. A negative n means until the fault is removed. An unknown code is answered as -1.
+func (k *Kafka) FailNext(request kmsg.Key, code int16, n int) *Fault {
+	known := kerr.TypedErrorForCode(code)
+	if known == nil {
+		known = kerr.UnknownServerError
+	}
+	return &Fault{k.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{request}, Err: known, Count: n})}
+}
+
+// Observe calls seen for each request of that kind until the Kafka is closed. The request is then answered as usual.
+// seen must return quickly and must not call the Kafka.
+func (k *Kafka) Observe(request kmsg.Key, seen func()) {
+	k.cluster.ControlKey(int16(request), func(kmsg.Request) (kmsg.Response, error, bool) {
+		k.cluster.KeepControl()
+		seen()
+		return nil, nil, false
+	})
+}
+
+// LoseAnswers breaks the connection of the next n requests of that kind instead of answering. The broker does not act
+// on the requests.
+func (k *Kafka) LoseAnswers(request kmsg.Key, n int) {
+	for range n {
+		k.cluster.ControlKey(int16(request), func(kmsg.Request) (kmsg.Response, error, bool) {
+			return nil, fmt.Errorf("answer lost on purpose"), true
+		})
+	}
+}
+
 // Close stops the broker. Its records are lost. Closing twice does nothing.
 func (k *Kafka) Close() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.closed {
-		return
-	}
-	k.closed = true
-	k.sessions.close()
-	k.network.close()
-	k.cluster.Close()
+	k.closing.Do(func() {
+		k.sessions.close()
+		k.network.close()
+		k.cluster.Close()
+	})
 }
 
 var errClosed = errors.New("in-process Kafka is closed")
+
+// produceTimeout bounds each Produce.
+const produceTimeout = 30 * time.Second
+
+// Record is one record to produce. A nil key, value or header value is written as null, which differs from an empty
+// one.
+type Record struct {
+	// Partition is the partition that the record is produced to. The default is 0.
+	Partition int
+	Key       []byte
+	Value     []byte
+	Headers   []Header
+	// Timestamp has a resolution of milliseconds. The default is the current time.
+	Timestamp time.Time
+}
+
+// Header is one header of a record.
+type Header struct {
+	Key   string
+	Value []byte
+}
+
+// Produce writes records in order and waits until all are acknowledged, for at most 30 seconds. Each call uses
+// connections of its own, so that none stays open and disturbs a test.
+func (k *Kafka) Produce(topic string, records ...Record) error {
+	producer, err := kgo.NewClient(k.ClientOptions()...)
+	if err != nil {
+		return fmt.Errorf("producer: %w", err)
+	}
+	defer producer.Close()
+	out := make([]*kgo.Record, len(records))
+	for i, r := range records {
+		out[i] = &kgo.Record{Topic: topic, Partition: int32(r.Partition), Key: r.Key, Value: r.Value, Timestamp: r.Timestamp}
+		for _, h := range r.Headers {
+			out[i].Headers = append(out[i].Headers, kgo.RecordHeader{Key: h.Key, Value: h.Value})
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), produceTimeout)
+	defer cancel()
+	if err := producer.ProduceSync(ctx, out...).FirstErr(); err != nil {
+		return fmt.Errorf("produce %d records to topic %q: %w", len(records), topic, err)
+	}
+	return nil
+}
+
+// ClientOptions returns the options that a franz-go client needs to reach this Kafka. Records go to the partition that
+// they name. Add options for transactions.
+func (k *Kafka) ClientOptions() []kgo.Opt {
+	opts := []kgo.Opt{
+		kgo.SeedBrokers(k.Brokers()...), kgo.RecordPartitioner(kgo.ManualPartitioner()),
+		kgo.MetadataMinAge(50 * time.Millisecond), kgo.ProducerLinger(0), kgo.UnknownTopicRetries(2),
+	}
+	if k.options.tls != nil {
+		opts = append(opts, kgo.DialTLSConfig(k.options.tls))
+	}
+	if u := k.options.user; u != nil {
+		var mechanism sasl.Mechanism
+		switch u.mechanism {
+		case "SCRAM-SHA-256":
+			mechanism = scram.Auth{User: u.name, Pass: u.password}.AsSha256Mechanism()
+		case "SCRAM-SHA-512":
+			mechanism = scram.Auth{User: u.name, Pass: u.password}.AsSha512Mechanism()
+		default:
+			mechanism = plain.Auth{User: u.name, Pass: u.password}.AsMechanism()
+		}
+		opts = append(opts, kgo.SASL(mechanism))
+	}
+	return opts
+}

@@ -46,9 +46,6 @@ func (n *network) stop() {
 		return
 	}
 	n.stopped = true
-	for _, l := range n.listeners {
-		_ = l.real.Close()
-	}
 	n.cut()
 }
 
@@ -58,9 +55,12 @@ func (n *network) connections() int {
 	return len(n.conns)
 }
 
-// cut breaks all connections. The caller holds the lock.
+// cut breaks all connections and refuses new ones. The caller holds the lock.
 func (n *network) cut() {
 	n.frozen = false
+	for _, l := range n.listeners {
+		_ = l.real.Close()
+	}
 	for c := range n.conns {
 		_ = c.Conn.Close()
 	}
@@ -101,32 +101,23 @@ func (n *network) fallSilent() {
 	}
 }
 
-// over waits until the network is stopped or closed.
-func (n *network) over() {
+// waitWhile waits while the condition, which reads the fields of n, is true.
+func (n *network) waitWhile(condition func() bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for !n.stopped && !n.closed {
+	for condition() {
 		n.changed.Wait()
 	}
 }
+
+// thawed waits while the network is frozen.
+func (n *network) thawed() { n.waitWhile(func() bool { return n.frozen }) }
 
 func (n *network) close() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.closed = true
-	for _, l := range n.listeners {
-		_ = l.real.Close()
-	}
 	n.cut()
-}
-
-// thawed waits while the network is frozen.
-func (n *network) thawed() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for n.frozen {
-		n.changed.Wait()
-	}
 }
 
 // listener stays open while the network is stopped: Accept waits for the restart.
@@ -194,7 +185,7 @@ func (c *conn) Read(b []byte) (int, error) {
 			return count, err
 		}
 		if err != nil {
-			c.network.over()
+			c.network.waitWhile(func() bool { return !c.network.stopped && !c.network.closed })
 			return 0, err
 		}
 	}

@@ -9,9 +9,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// sessions removes group members that stay silent for a session after partitions were assigned to them. A real broker
-// does so itself. The fake does not if the member's connection broke while its JoinGroup waited, and the member would
-// keep its partitions.
+// sessions removes group members that stay silent for a session after partitions were assigned to them, as a broker
+// does. The fake does not if the member's connection broke while its JoinGroup waited: the member keeps its partitions.
 type sessions struct {
 	kafka *Kafka
 	ctx   context.Context

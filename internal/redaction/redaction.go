@@ -53,8 +53,7 @@ func (r Redactor) Bytes(v redact.Value) (seen []byte) {
 	return r.hook(v)
 }
 
-// The bounds of an error's text. An error that quotes a producer's data may have any size, and masks and hooks read
-// every byte of it.
+// The bounds of an error's text. One that quotes a producer's data may have any size, and hooks read every byte of it.
 const (
 	// maxError is how many bytes of a text are redacted.
 	maxError = 16 << 10
