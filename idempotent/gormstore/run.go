@@ -2,7 +2,10 @@ package gormstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"gorm.io/gorm"
@@ -109,4 +112,124 @@ func (s *Store) call(ctx context.Context, tx *gorm.DB, w work) (*handlertx.Guard
 // newBackoff returns the pauses between attempts.
 func newBackoff() routine.Backoff {
 	return routine.Backoff{First: 20 * time.Millisecond, Max: 250 * time.Millisecond}
+}
+
+// open begins a transaction and adds the marker to it. On SQLite both wait for the one writer, for as long as the
+// connection's busy_timeout. That may be shorter than LockTimeout, so open tries again. It waits for the only
+// connection of a pool in the same way.
+func (s *Store) open(ctx context.Context, w work) (tx *handlertx.Tx, added bool, err error) {
+	began := time.Now()
+	for retry := newBackoff(); ; {
+		tx, added, err = s.tryOpen(ctx, w, s.opts.LockTimeout-time.Since(began))
+		if err == nil || !s.markers.SingleWriter() || !timedOut(err) {
+			return tx, added, err
+		}
+		if time.Since(began) >= s.opts.LockTimeout || !retry.Wait(ctx) {
+			return nil, false, inProgress(ctx, err)
+		}
+	}
+}
+
+// inProgress returns an error which says that the key may be another run's. It adds ctx's error, because the driver may
+// not have noticed that ctx ended.
+func inProgress(ctx context.Context, err error) error {
+	if ctx.Err() != nil && !errors.Is(err, ctx.Err()) {
+		err = fmt.Errorf("%w: %w", ctx.Err(), err)
+	}
+	return fmt.Errorf("%w: %w", idempotent.ErrInProgress, err)
+}
+
+func (s *Store) tryOpen(ctx context.Context, w work, left time.Duration) (*handlertx.Tx, bool, error) {
+	begin, cancel := ctx, context.CancelFunc(func() {})
+	if s.markers.SingleWriter() {
+		begin, cancel = context.WithTimeout(ctx, left)
+	}
+	defer cancel()
+	tx, err := handlertx.BeginUntil(begin, s.db, s.opts.StatementTimeout, s.opts.Isolation)
+	if err != nil {
+		if ctx.Err() == nil && errors.Is(err, context.Canceled) { // the begin was given up, but not by the caller
+			limit := "StatementTimeout of " + s.opts.StatementTimeout.String()
+			if begin.Err() != nil {
+				limit = "LockTimeout of " + s.opts.LockTimeout.String()
+			}
+			err = fmt.Errorf("no transaction within %s: %w: %w", limit, context.DeadlineExceeded, err)
+		}
+		return nil, false, err
+	}
+	added, err := s.add(ctx, tx.DB, w, left)
+	if err != nil {
+		tx.Rollback()
+		store.RenewSessions(s.db, err)
+		return nil, false, err
+	}
+	return tx, added, nil
+}
+
+// timedOut reports whether the file's one writer, or the pool's connection, was not free in time.
+func timedOut(err error) bool { return store.IsWaiting(err) || errors.Is(err, context.Canceled) }
+
+// add adds the markers of the run, and waits for others for at most wait. It gives up before ctx ends, because
+// cancelling a statement costs the connection.
+//
+// While a rename is rolled out, the programs have some keys in common. The second program waits for the first one at
+// such a key, and then finds its marker. The keys are sorted, because programs list them in different orders, which
+// would deadlock.
+func (s *Store) add(ctx context.Context, tx *gorm.DB, w work, wait time.Duration) (added bool, err error) {
+	if w.unmarked {
+		return true, nil
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		wait = min(wait, time.Until(deadline)/10*9) // divide first, so that it cannot overflow
+	}
+	until := time.Now().Add(wait)
+	ctx, cancel := context.WithDeadline(ctx, until.Add(s.opts.StatementTimeout))
+	defer cancel()
+	marker := s.marker(w.Run)
+	keys := w.Run.Keys()
+	slices.SortFunc(keys, func(a, b idempotent.Key) int { return strings.Compare(a.HandlerKey, b.HandlerKey) })
+	for _, key := range keys {
+		marker.HandlerKey = key.HandlerKey
+		added, err = s.markers.AddMarkerTx(ctx, tx, marker, time.Until(until))
+		if errors.Is(err, store.ErrMarkerBusy) {
+			err = inProgress(ctx, err)
+		}
+		if err != nil || !added {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// afterCommitError returns nil if a failed commit has committed after all. If the database responded with an error, it
+// did not commit. If the connection was lost the outcome is unknown; the marker shows it, because it is part of the
+// transaction. The marker may be another run's that waited for ours to be rolled back: the message is processed then,
+// too. If there is no marker, the server may still be working on the commit.
+func (s *Store) afterCommitError(ctx context.Context, w work, commitErr error) error {
+	err := fmt.Errorf("commit: %w", commitErr)
+	if !store.OutcomeUnknown(commitErr) {
+		return naming(w.Key, err)
+	}
+	if w.unmarked {
+		return naming(w.Key, fmt.Errorf("%w: it has no marker: %w", idempotent.ErrLost, err))
+	}
+	found, readErr := s.readMarker(ctx, w.Key)
+	switch {
+	case readErr != nil:
+		return naming(w.Key, fmt.Errorf("%w: %w", idempotent.ErrLost, errors.Join(err, readErr)))
+	case !found:
+		return naming(w.Key, fmt.Errorf("%w: its marker is not there (yet): %w", idempotent.ErrLost, err))
+	}
+	return nil
+}
+
+// readMarker is Processed, with transient errors retried until StatementTimeout is over.
+func (s *Store) readMarker(ctx context.Context, key idempotent.Key) (bool, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.opts.StatementTimeout)
+	defer cancel()
+	for retry := newBackoff(); ; {
+		found, err := s.markers.HasMarker(ctx, key.MessageID, key.HandlerKey, key.Namespace)
+		if err == nil || !store.IsTransient(err) || !retry.Wait(ctx) {
+			return found, err
+		}
+	}
 }
