@@ -162,7 +162,7 @@ func (b Batch) Walk(content []byte, maxHeaders int, each func(envelope.Record) e
 		if b.appended {
 			at = b.maxTime
 		}
-		if err := each(envelope.Record{Offset: b.Base + delta, Timestamp: timestamp(at), Key: key, Value: value,
+		if err := each(envelope.Record{Offset: b.Base + delta, Timestamp: time.UnixMilli(at).UTC(), Key: key, Value: value,
 			Headers: headers, RawHeaders: raw}); err != nil {
 			return err
 		}
@@ -213,9 +213,6 @@ func readHeaders(r *cursor, limit int, wanted bool, known []handler.Header) (hea
 	}
 	return headers, raw
 }
-
-// timestamp converts a record's time from milliseconds.
-func timestamp(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
 
 // Owned returns a copy of the record that shares no memory with its batch.
 func Owned(r envelope.Record) envelope.Record {

@@ -121,16 +121,12 @@ func (h *Hold) GiveBack(bytes int) {
 		return // for the next record
 	}
 	back := h.spare - takeAtLeast
-	h.spare -= back
-	h.drop(back)
-}
-
-func (h *Hold) drop(bytes int) {
 	b := h.budget
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.held -= bytes
-	h.taken -= bytes
+	b.held -= back
+	h.taken -= back
+	h.spare = takeAtLeast
 	b.notify()
 }
 

@@ -157,7 +157,9 @@ func (c *FetchConn) read(ctx context.Context, maxBytes int64, h *Hold) (*cursor,
 		return nil, &sizeError{size, maxBytes}
 	}
 	if h != nil {
-		c.borrow()
+		if kept, ok := answers.Get().(*[]byte); ok { // GiveBack returns it
+			c.memory = *kept
+		}
 	}
 	content := c.memory[:0]
 	for len(content) < int(size) {
@@ -183,13 +185,6 @@ func (c *FetchConn) read(ctx context.Context, maxBytes int64, h *Hold) (*cursor,
 var answers sync.Pool // of *[]byte
 
 const usualAnswer = 4 << 20
-
-// borrow takes pooled memory for an answer that has begun to arrive. GiveBack returns it.
-func (c *FetchConn) borrow() {
-	if kept, ok := answers.Get().(*[]byte); ok {
-		c.memory = *kept
-	}
-}
 
 // GiveBack ends the use of the last answer's memory.
 func (c *FetchConn) GiveBack() {
