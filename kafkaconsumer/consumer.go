@@ -136,7 +136,9 @@ func New(channel string, cfg Config, acceptor Acceptor, logger *zap.Logger, clk 
 		s.deadLetters = &deadLetterPublisher{s}
 	}
 	return &Consumer{shared: s, lifetime: newLifetime(),
-		seen: Health{Channel: channel, GroupID: cfg.GroupID, State: StateNew}}, nil
+		seen:       Health{Channel: channel, GroupID: cfg.GroupID, State: StateNew},
+		progress:   progress{listings: map[string]listing{}, caughtUp: map[partitionKey]time.Time{}},
+		groupStart: groupStart{absent: map[string]bool{}}}, nil
 }
 
 // Start begins to consume in the background and returns at once. A broker that is down or a topic that is missing is no
@@ -337,11 +339,15 @@ func (s *shared) halt(p *partition, h halt) {
 	s.log.Error("inbox: partition is halted, others go on", zap.String(telemetry.FieldTopic, p.topic),
 		zap.Int(telemetry.FieldPartition, p.id),
 		zap.Int64(telemetry.FieldOffset, p.acceptedTo()), zap.Error(reason))
-	if s.cfg.OnHalt == nil {
-		return
+	if s.cfg.OnHalt != nil {
+		s.callback("OnHalt", func() { s.cfg.OnHalt(p.topic, p.id, reason) })
 	}
-	if err := routine.Protect("OnHalt", func() error { s.cfg.OnHalt(p.topic, p.id, reason); return nil }); err != nil {
-		s.log.Error("inbox: OnHalt failed", zap.Error(err))
+}
+
+// callback calls a function of the application, and logs its panic.
+func (s *shared) callback(option string, call func()) {
+	if err := routine.Protect(option, func() error { call(); return nil }); err != nil {
+		s.log.Error("inbox: "+option+" failed", zap.Error(err))
 	}
 }
 
@@ -416,12 +422,9 @@ func (c *Consumer) keepProgress() {
 	if c.session == nil {
 		return
 	}
-	if c.progress.caughtUp == nil {
-		c.progress.caughtUp = map[partitionKey]time.Time{}
-	}
 	for _, p := range c.session.partitions {
 		if at := p.caughtUpAt(); !at.IsZero() {
-			c.progress.caughtUp[partitionKey{p.topic, p.id}] = at
+			c.progress.caughtUp[p.key()] = at
 		}
 	}
 }
@@ -430,9 +433,6 @@ func (c *Consumer) keepProgress() {
 func (c *Consumer) listed(existing map[string]int, missing []string, asked time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.progress.listings == nil {
-		c.progress.listings = map[string]listing{}
-	}
 	for topic, partitions := range existing {
 		c.progress.listings[topic] = listing{asked, partitions}
 	}

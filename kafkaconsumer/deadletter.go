@@ -237,22 +237,16 @@ func (d *deadLetterPublisher) report(l deadLetter) {
 		zap.Int(telemetry.FieldPartition, l.record.Partition),
 		zap.Int64(telemetry.FieldOffset, l.record.Offset), zap.String(telemetry.FieldDeadLetterTopic, d.cfg.DeadLetterTopic),
 		zap.Error(l.reason))
-	if d.cfg.OnDeadLetter == nil {
-		return
-	}
-	err := routine.Protect("OnDeadLetter", func() error { d.cfg.OnDeadLetter(l.record, l.reason); return nil })
-	if err != nil {
-		d.log.Error("inbox: OnDeadLetter failed", zap.Error(err))
+	if d.cfg.OnDeadLetter != nil {
+		d.callback("OnDeadLetter", func() { d.cfg.OnDeadLetter(l.record, l.reason) })
 	}
 }
 
 // permanent reports whether a broker's refusal is permanent. Errors that may pass, such as a
 // missing topic or a missing authorization, are not.
 func permanent(err error) bool {
-	return slices.ContainsFunc([]kafka.Error{
-		kafka.MessageSizeTooLarge, kafka.RecordListTooLarge, kafka.InvalidTimestamp, kafka.UnsupportedForMessageFormat,
-		kafka.InvalidRecord,
-	}, func(known kafka.Error) bool { return errors.Is(err, known) })
+	return isAny(err, kafka.MessageSizeTooLarge, kafka.RecordListTooLarge, kafka.InvalidTimestamp,
+		kafka.UnsupportedForMessageFormat, kafka.InvalidRecord)
 }
 
 const (

@@ -199,15 +199,11 @@ func (f *fetcher) fetch(offset int64, held *kafkawire.Hold) (*kafkawire.Response
 			return nil, err
 		}
 	}
-	isolation := kafka.ReadUncommitted
-	if f.cfg.Isolation == ReadCommitted {
-		isolation = kafka.ReadCommitted
-	}
 	// Limit the partition and not the response: it is the only partition in the request. If a
 	// response limit cuts the response short, some brokers leave out the aborted transactions.
 	response, err := f.conn.Fetch(p.ctx, &fetch.Request{
 		ReplicaID: -1, MaxWaitTime: int32(f.cfg.FetchMaxWait.Milliseconds()), MinBytes: 1, MaxBytes: math.MaxInt32,
-		IsolationLevel: int8(isolation), SessionEpoch: -1,
+		IsolationLevel: f.cfg.Isolation.level(), SessionEpoch: -1,
 		Topics: []fetch.RequestTopic{{Topic: p.topic, Partitions: []fetch.RequestPartition{{
 			Partition: int32(p.id), CurrentLeaderEpoch: -1, FetchOffset: offset, LogStartOffset: -1,
 			PartitionMaxBytes: int32(max(f.ask, f.cfg.FetchMaxBytes)),

@@ -1,7 +1,6 @@
 package kafkaconsumer
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -14,15 +13,6 @@ import (
 	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
-
-// acceptGap calls the acceptor once.
-func (s *shared) acceptGap(ctx context.Context, gap envelope.Gap) (disposition envelope.Disposition, err error) {
-	err = routine.Protect("the acceptor", func() (err error) {
-		disposition, err = s.acceptor.AcceptGap(ctx, s.channel, gap)
-		return err
-	})
-	return disposition, err
-}
 
 // commitCheckPause is how often passGap checks whether all it sent is committed.
 const commitCheckPause = 10 * time.Millisecond
@@ -109,7 +99,9 @@ func (f *fetcher) passGap(offset int64, reason error) (next int64, ok bool) {
 func (f *fetcher) keepGap(gap envelope.Gap, still bool) (envelope.Disposition, error) {
 	switch {
 	case f.passing == nil:
-		return f.acceptGap(f.partition.ctx, gap)
+		return protect(func() (envelope.Disposition, error) {
+			return f.acceptor.AcceptGap(f.partition.ctx, f.channel, gap)
+		})
 	case still:
 		return f.carryOut(f.partition.ctx, f.passing.request, nil, &gap)
 	default:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -65,12 +66,7 @@ func (c *Consumer) awaitTopics() []string {
 			continue
 		}
 		if len(existing) > 0 {
-			topics := make([]string, 0, len(existing))
-			for topic := range existing {
-				topics = append(topics, topic)
-			}
-			slices.Sort(topics)
-			return topics
+			return slices.Sorted(maps.Keys(existing))
 		}
 		if !retry.Wait(c.ctx) {
 			return nil
@@ -338,7 +334,7 @@ func (c *Consumer) existingOf(ctx context.Context, assignments map[string][]kafk
 	retry := routine.Backoff{First: fetchBackoffFirst, Max: metadataTTL}
 	for deadline := time.Now().Add(2 * metadataTTL); ; {
 		existing, err := c.existingTopics(ctx)
-		if err == nil && (refuse(assignments, existing) == nil || time.Now().After(deadline)) {
+		if err == nil && (len(refuse(assignments, existing)) == 0 || time.Now().After(deadline)) {
 			return existing
 		}
 		if err != nil && ctx.Err() == nil {
@@ -354,17 +350,14 @@ func (c *Consumer) existingOf(ctx context.Context, assignments map[string][]kafk
 // the group can lead it, and can assign anything.
 type refusal map[string][]int
 
-// refuse returns the assigned partitions that do not exist, nil if all do.
-func refuse(assignments map[string][]kafka.PartitionAssignment, existing map[string]int) (r refusal) {
+// refuse returns the assigned partitions that do not exist.
+func refuse(assignments map[string][]kafka.PartitionAssignment, existing map[string]int) refusal {
+	r := refusal{}
 	for topic, assigned := range assignments {
 		for _, a := range assigned {
-			if a.ID >= 0 && a.ID < existing[topic] {
-				continue
+			if a.ID < 0 || a.ID >= existing[topic] {
+				r[topic] = append(r[topic], a.ID)
 			}
-			if r == nil {
-				r = refusal{}
-			}
-			r[topic] = append(r[topic], a.ID)
 		}
 	}
 	return r
@@ -422,7 +415,9 @@ func (w *idleWatch) check(ctx context.Context) {
 	}
 	// A group that is rebalancing may show a state that is already over, so count what two checks in a row have seen.
 	idle.Unassigned, w.seen = min(idle.Unassigned, w.seen), idle.Unassigned
-	c.setIdle(idle)
+	c.mu.Lock()
+	c.seen.Idle = idle
+	c.mu.Unlock()
 	if !w.warned && (idle.Unassigned > 0 || idle.Partitions > idle.Members) {
 		w.warned = true
 		c.log.Warn("inbox: member has no partitions although there are enough, or some that no member has",
@@ -468,11 +463,4 @@ func (c *Consumer) group(ctx context.Context) (*Idle, error) {
 		return idle, nil
 	}
 	return nil, fmt.Errorf("describe group %q: the answer is not about it: %w", c.cfg.GroupID, kafka.Unknown)
-}
-
-// setIdle stores the group's state for Health; nil in a generation that has not been checked yet.
-func (c *Consumer) setIdle(idle *Idle) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.seen.Idle = idle
 }

@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/segmentio/kafka-go"
-	"github.com/segmentio/kafka-go/protocol/listoffsets"
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/internal/routine"
@@ -305,10 +303,10 @@ func (s *session) observe(ctx context.Context) {
 func (s *session) awaitAssignedWatermarks(ctx context.Context) {
 	retry := routine.Backoff{First: fetchBackoffFirst, Max: s.consumer.cfg.WatchInterval}
 	for unknown := s.partitions; len(unknown) > 0; {
-		ends := s.listEnds(ctx, unknown, kafka.ReadUncommitted)
+		ends := s.listEnds(ctx, unknown, ReadUncommitted)
 		var left []*partition
 		for _, p := range unknown {
-			end := ends[p]
+			end := ends[p.key()]
 			if end.err == nil && !p.assigned(end.offset) {
 				end.err = fmt.Errorf("high watermark of %s/%d: %d is below what is committed", p.topic, p.id, end.offset)
 			}
@@ -336,102 +334,33 @@ func (s *session) refreshWatermarks(ctx context.Context) {
 	if len(stale) == 0 {
 		return
 	}
-	ends := s.listEnds(ctx, stale, kafka.ReadUncommitted)
-	var stable map[*partition]end
+	ends := s.listEnds(ctx, stale, ReadUncommitted)
+	var stable map[partitionKey]place
 	if s.consumer.cfg.Isolation == ReadCommitted {
-		stable = s.listEnds(ctx, stale, kafka.ReadCommitted)
+		stable = s.listEnds(ctx, stale, ReadCommitted)
 	}
 	for _, p := range stale {
-		if ends[p].err != nil {
-			p.watermarkUnknown(ends[p].err)
+		end := ends[p.key()]
+		if end.err != nil {
+			p.watermarkUnknown(end.err)
 			continue
 		}
 		lastStable := int64(-1)
-		if e, asked := stable[p]; asked && e.err == nil {
+		if e, asked := stable[p.key()]; asked && e.err == nil {
 			lastStable = e.offset
 		}
-		p.refreshed(ends[p].offset, lastStable)
+		p.refreshed(end.offset, lastStable)
 	}
 }
-
-// end is where a partition ends, or why that is unknown.
-type end struct {
-	offset int64
-	err    error
-}
-
-// endsAtOnce is how many partitions are asked about at once. kafka-go sends one request for each of them, and opens a
-// connection for each that has no answer yet.
-const endsAtOnce = 16
 
 // listEnds asks for the ends of partitions as an isolation level sees them: the high watermark, or the last stable
 // offset. The result has an entry for each partition.
-func (s *session) listEnds(
-	ctx context.Context, partitions []*partition, isolation kafka.IsolationLevel,
-) map[*partition]end {
-	ends := make(map[*partition]end, len(partitions))
-	var err error
-	for some := range slices.Chunk(partitions, endsAtOnce) {
-		if err == nil {
-			err = s.listSomeEnds(ctx, some, isolation, ends)
-		}
-		for _, p := range some {
-			if _, known := ends[p]; known {
-				continue
-			}
-			reason := err // as for the chunks before: no broker could be reached
-			if reason == nil {
-				reason = fmt.Errorf("the answer is not about it: %w", kafka.Unknown)
-			}
-			ends[p] = end{err: fmt.Errorf("list the end of %s/%d: %w", p.topic, p.id, reason)}
-		}
+func (s *session) listEnds(ctx context.Context, of []*partition, isolation Isolation) map[partitionKey]place {
+	keys := make([]partitionKey, len(of))
+	for i, p := range of {
+		keys[i] = p.key()
 	}
-	return ends
-}
-
-// listSomeEnds sends one request and stores the answer's offsets in ends. It fails if there is no answer.
-func (s *session) listSomeEnds(
-	ctx context.Context, partitions []*partition, isolation kafka.IsolationLevel, ends map[*partition]end,
-) error {
-	c := s.consumer
-	request := &listoffsets.Request{ReplicaID: -1, IsolationLevel: int8(isolation)}
-	asked := make(map[string]map[int32]*partition)
-	for _, p := range partitions { // sorted by topic
-		if asked[p.topic] == nil {
-			asked[p.topic] = map[int32]*partition{}
-			request.Topics = append(request.Topics, listoffsets.RequestTopic{Topic: p.topic})
-		}
-		asked[p.topic][int32(p.id)] = p
-		topic := &request.Topics[len(request.Topics)-1]
-		topic.Partitions = append(topic.Partitions, listoffsets.RequestPartition{Partition: int32(p.id),
-			CurrentLeaderEpoch: -1, Timestamp: kafka.LastOffset})
-	}
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.RequestTimeout)
-	defer cancel()
-	answer, err := c.network.transport.RoundTrip(ctx, c.network.client.Addr, request)
-	if err != nil {
-		return err
-	}
-	response, ok := answer.(*listoffsets.Response)
-	if !ok {
-		return fmt.Errorf("the answer is %T: %w", answer, kafka.Unknown)
-	}
-	for _, topic := range response.Topics {
-		for _, found := range topic.Partitions {
-			p, ok := asked[topic.Topic][found.Partition]
-			switch {
-			case !ok:
-			case found.ErrorCode != 0:
-				ends[p] = end{err: fmt.Errorf("list the end of %s/%d: %w", p.topic, p.id, kafka.Error(found.ErrorCode))}
-			case found.Offset < 0:
-				ends[p] = end{err: fmt.Errorf("list the end of %s/%d: the answer is offset %d: %w", p.topic, p.id, found.Offset,
-					kafka.Unknown)}
-			default:
-				ends[p] = end{offset: found.Offset}
-			}
-		}
-	}
-	return nil
+	return s.consumer.network.listOffsets(ctx, keys, kafka.LastOffset, isolation)
 }
 
 // logStalls logs when the first partition stalls and when the last one has recovered.

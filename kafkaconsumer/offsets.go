@@ -107,40 +107,91 @@ func (f *fetcher) listOffset(at int64) (int64, error) {
 	return f.network.listOffset(f.partition.ctx, f.partition.topic, f.partition.id, at, ReadUncommitted)
 }
 
-// listOffset asks for the first or last offset of a partition. With ReadCommitted the last one is
-// the last stable offset, where the first open transaction begins.
+// listOffset asks for the first or last offset of a partition. With ReadCommitted the last one is the last stable
+// offset, where the first open transaction begins.
 func (n *network) listOffset(
 	ctx context.Context, topic string, partition int, at int64, isolation Isolation,
 ) (int64, error) {
+	key := partitionKey{topic, partition}
+	found := n.listOffsets(ctx, []partitionKey{key}, at, isolation)[key]
+	return found.offset, found.err
+}
+
+// place is the first or last offset of a partition, or why it is unknown.
+type place struct {
+	offset int64
+	err    error
+}
+
+// listedAtOnce is how many partitions are asked about at once. kafka-go sends one request for each of them, and opens a
+// connection for each that has no answer yet.
+const listedAtOnce = 16
+
+// listOffsets is listOffset for several partitions, which are sorted by topic. The result has an entry for each.
+func (n *network) listOffsets(
+	ctx context.Context, of []partitionKey, at int64, isolation Isolation,
+) map[partitionKey]place {
+	all := make(map[partitionKey]place, len(of))
+	var err error
+	for some := range slices.Chunk(of, listedAtOnce) {
+		var found map[partitionKey]place
+		if err == nil { // else no broker could be reached for the ones before
+			found, err = n.listSome(ctx, some, at, isolation)
+		}
+		for _, key := range some {
+			its, known := found[key]
+			switch {
+			case known:
+			case err != nil:
+				its.err = err
+			default:
+				its.err = fmt.Errorf("the answer is not about it: %w", kafka.Unknown)
+			}
+			if its.err != nil {
+				its.err = fmt.Errorf("list offsets of %s/%d: %w", key.topic, key.id, its.err)
+			}
+			all[key] = its
+		}
+	}
+	return all
+}
+
+// listSome sends one request and returns what is in the answer. It fails if there is no answer.
+func (n *network) listSome(
+	ctx context.Context, of []partitionKey, at int64, isolation Isolation,
+) (map[partitionKey]place, error) {
+	request := &listoffsets.Request{ReplicaID: -1, IsolationLevel: isolation.level()}
+	for i, key := range of {
+		if i == 0 || of[i-1].topic != key.topic {
+			request.Topics = append(request.Topics, listoffsets.RequestTopic{Topic: key.topic})
+		}
+		topic := &request.Topics[len(request.Topics)-1]
+		topic.Partitions = append(topic.Partitions, listoffsets.RequestPartition{Partition: int32(key.id),
+			CurrentLeaderEpoch: -1, Timestamp: at})
+	}
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.RequestTimeout)
 	defer cancel()
-	request := &listoffsets.Request{
-		ReplicaID: -1,
-		Topics: []listoffsets.RequestTopic{{Topic: topic, Partitions: []listoffsets.RequestPartition{{
-			Partition: int32(partition), CurrentLeaderEpoch: -1, Timestamp: at,
-		}}}},
-	}
-	if isolation == ReadCommitted {
-		request.IsolationLevel = int8(kafka.ReadCommitted)
-	}
 	answer, err := n.transport.RoundTrip(ctx, n.client.Addr, request)
 	if err != nil {
-		return 0, fmt.Errorf("list offsets of %s/%d: %w", topic, partition, err)
+		return nil, err
 	}
 	response, ok := answer.(*listoffsets.Response)
-	if !ok || len(response.Topics) != 1 || len(response.Topics[0].Partitions) != 1 {
-		return 0, fmt.Errorf("list offsets of %s/%d: the answer %T is not about it: %w", topic, partition, answer,
-			kafka.Unknown)
+	if !ok {
+		return nil, fmt.Errorf("the answer is %T: %w", answer, kafka.Unknown)
 	}
-	found := response.Topics[0].Partitions[0]
-	if found.ErrorCode != 0 {
-		return 0, fmt.Errorf("list offsets of %s/%d: %w", topic, partition, kafka.Error(found.ErrorCode))
+	found := map[partitionKey]place{}
+	for _, topic := range response.Topics {
+		for _, p := range topic.Partitions {
+			its := place{offset: p.Offset}
+			if p.ErrorCode != 0 {
+				its.err = kafka.Error(p.ErrorCode)
+			} else if p.Offset < 0 {
+				its.err = fmt.Errorf("the answer is offset %d: %w", p.Offset, kafka.Unknown)
+			}
+			found[partitionKey{topic.Topic, int(p.Partition)}] = its
+		}
 	}
-	if found.Offset < 0 {
-		return 0, fmt.Errorf("list offsets of %s/%d: the answer is offset %d: %w", topic, partition, found.Offset,
-			kafka.Unknown)
-	}
-	return found.Offset, nil
+	return found, nil
 }
 
 // committer is the only one that commits in its generation, with one request in flight. Commits
@@ -275,9 +326,6 @@ func (g *groupStart) missed(topics []string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, topic := range topics {
-		if g.absent == nil {
-			g.absent = map[string]bool{}
-		}
 		g.absent[topic] = true
 	}
 }

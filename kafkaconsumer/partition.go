@@ -92,6 +92,8 @@ func newPartition(ctx context.Context, topic string, id int, committed int64) *p
 	return p
 }
 
+func (p *partition) key() partitionKey { return partitionKey{p.topic, p.id} }
+
 // begin sets where fetching begins.
 func (p *partition) begin(offset int64, pinned bool) {
 	p.mu.Lock()

@@ -48,10 +48,8 @@ func (s *session) pollRequests(ctx context.Context) {
 			c.attending.End(nil)
 			continue
 		}
-		var requests []models.PartitionRequest
-		err := routine.Protect("the acceptor", func() (err error) {
-			requests, err = c.acceptor.PartitionRequests(ctx, c.channel)
-			return err
+		requests, err := protect(func() ([]models.PartitionRequest, error) {
+			return c.acceptor.PartitionRequests(ctx, c.channel)
 		})
 		switch {
 		case ctx.Err() != nil:
@@ -138,12 +136,8 @@ func (f *fetcher) resumes(session context.Context, r models.PartitionRequest) bo
 // carryOut calls the acceptor once.
 func (s *shared) carryOut(
 	ctx context.Context, r models.PartitionRequest, record *envelope.Received, gap *envelope.Gap,
-) (disposition envelope.Disposition, err error) {
-	err = routine.Protect("the acceptor", func() (err error) {
-		disposition, err = s.acceptor.CarryOut(ctx, r, record, gap)
-		return err
-	})
-	return disposition, err
+) (envelope.Disposition, error) {
+	return protect(func() (envelope.Disposition, error) { return s.acceptor.CarryOut(ctx, r, record, gap) })
 }
 
 // skip stores the record of a chunk as rejected and moves the offset after it. If the request is no

@@ -82,7 +82,8 @@ func (s *session) run(watch func(ctx context.Context, end func())) {
 	for i, w := range consuming {
 		workers.Go(func() { w.run(s.ctx, s.acceptCtx) })
 		for j := i; j < len(s.partitions); j += len(consuming) {
-			f := s.makeFetcher(s.partitions[j], w.queue())
+			f := &fetcher{shared: c.shared, partition: s.partitions[j], buffer: s.buffer, decode: c.decode,
+				sizeBound: c.decoder.SizeBound, groupOffsets: c.groupOffsets, out: w.queue()}
 			fetchers.Go(func() { f.run(s.ctx, f.partition.committed) })
 		}
 	}
@@ -141,12 +142,6 @@ func (s *session) makeWorkers() []consumingWorker {
 
 func (s *session) makeWorker(in chan *chunk) *worker {
 	return &worker{shared: s.consumer.shared, in: in, buffer: s.buffer, session: s.ctx}
-}
-
-func (s *session) makeFetcher(p *partition, out chan<- *chunk) *fetcher {
-	c := s.consumer
-	return &fetcher{shared: c.shared, partition: p, buffer: s.buffer, decode: c.decode, sizeBound: c.decoder.SizeBound,
-		groupOffsets: c.groupOffsets, out: out}
 }
 
 // keepMembership sends heartbeats while running accepts are finished. The generation has ended its own

@@ -193,14 +193,22 @@ func (w *worker) untilDone(ctx context.Context, records int, call func() error) 
 
 // try calls the acceptor once.
 func (w *worker) try(ctx context.Context, received []envelope.Received) (results []envelope.Result, err error) {
-	err = routine.Protect("the acceptor", func() (err error) {
-		results, err = w.acceptor.AcceptRecords(ctx, w.channel, received)
-		return err
+	results, err = protect(func() ([]envelope.Result, error) {
+		return w.acceptor.AcceptRecords(ctx, w.channel, received)
 	})
 	if err == nil && len(results) != len(received) {
 		err = fmt.Errorf("the acceptor returned %d results for %d records", len(results), len(received))
 	}
 	return results, err
+}
+
+// protect calls the acceptor, and turns its panic into an error.
+func protect[T any](call func() (T, error)) (result T, err error) {
+	err = routine.Protect("the acceptor", func() (err error) {
+		result, err = call()
+		return err
+	})
+	return result, err
 }
 
 // batchOutcome is what an accepted batch means for one of its partitions.
