@@ -1,9 +1,11 @@
 package handler
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"gorm.io/gorm"
 )
@@ -83,12 +85,10 @@ func runBatch[T any](key string, codec Codec[T], ds []Delivery, fn func([]Messag
 // that are done. Each may be RetryAfter, Poison or Snooze, as for a single message. It returns nil if all are nil. If
 // the number of results differs from the number of messages, all messages fail. (Contract 5.11.)
 func BatchResult(results ...error) error {
-	for _, err := range results {
-		if err != nil {
-			return &BatchError{Results: results}
-		}
+	if cmp.Or(results...) == nil {
+		return nil
 	}
-	return nil
+	return &BatchError{Results: results}
 }
 
 // BatchError is the error that BatchResult returns; find it with errors.As.
@@ -99,45 +99,22 @@ type BatchError struct {
 
 // Error returns how many messages failed, and the first failure.
 func (e *BatchError) Error() string {
-	failed, first := 0, error(nil)
-	for _, err := range e.Results {
-		if err != nil {
-			failed++
-			if first == nil {
-				first = err
-			}
-		}
-	}
-	return fmt.Sprintf("%d of %d messages failed, the first: %v", failed, len(e.Results), first)
+	return fmt.Sprintf("%d of %d messages failed, the first: %v", len(e.Unwrap()), len(e.Results), cmp.Or(e.Results...))
 }
 
 // Unwrap returns the failures.
 func (e *BatchError) Unwrap() []error {
-	var failures []error
-	for _, err := range e.Results {
-		if err != nil {
-			failures = append(failures, err)
-		}
-	}
-	return failures
+	return slices.DeleteFunc(slices.Clone(e.Results), func(err error) bool { return err == nil })
 }
 
 // resultsOf returns the result of each of n messages, given err of the whole call.
 func resultsOf(err error, n int) []error {
-	results := make([]error, n)
-	if err == nil {
-		return results
-	}
-	var batch *BatchError
-	if errors.As(err, &batch) {
+	if batch, ok := errors.AsType[*BatchError](err); ok {
 		if len(batch.Results) == n {
-			return append(results[:0], batch.Results...)
+			return slices.Clone(batch.Results)
 		}
 		// Do not wrap err: Poison or Snooze of one message must not apply to all.
 		err = fmt.Errorf("the handler gave %d results for %d messages: %v", len(batch.Results), n, err)
 	}
-	for i := range results {
-		results[i] = err
-	}
-	return results
+	return slices.Repeat([]error{err}, n)
 }

@@ -53,12 +53,10 @@ func (e *DecodeError) Unwrap() error { return e.Err }
 // Undecodable reports whether err says that a body could not be decoded and that no attempt can change that: its codec
 // did not ask for a retry.
 func Undecodable(err error) bool {
-	var (
-		body       *DecodeError
-		retryAfter *RetryAfterError
-		snooze     *SnoozeError
-	)
-	return errors.As(err, &body) && !errors.As(err, &retryAfter) && !errors.As(err, &snooze)
+	_, body := errors.AsType[*DecodeError](err)
+	_, retryAfter := errors.AsType[*RetryAfterError](err)
+	_, snooze := errors.AsType[*SnoozeError](err)
+	return body && !retryAfter && !snooze
 }
 
 func defaultCodec[T any]() Codec[T] {

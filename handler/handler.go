@@ -85,13 +85,10 @@ func build[T any](key string, kind Kind, missing bool, opts []Option) (*Handler,
 		problems = append(problems, errors.New("its function is nil"))
 	}
 	codec := defaultCodec[T]()
-	if h.codec != nil {
-		own, ok := h.codec.(Codec[T])
-		if ok {
-			codec = own
-		} else {
-			problems = append(problems, fmt.Errorf("its codec %T does not decode into %s", h.codec, h.payload))
-		}
+	if own, ok := h.codec.(Codec[T]); ok {
+		codec = own
+	} else if h.codec != nil {
+		problems = append(problems, fmt.Errorf("its codec %T does not decode into %s", h.codec, h.payload))
 	}
 	problems = append(problems, idempotencyKey(h, codec))
 	h.err = errors.Join(problems...)

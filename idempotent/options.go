@@ -105,11 +105,7 @@ type config struct {
 }
 
 func (c config) with(opts []Option) config {
-	for _, o := range opts {
-		if o != nil {
-			o(&c)
-		}
-	}
+	c = settings.With(c, opts)
 	c.log = logging.WithoutStacks(c.Logger)
 	return c
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/condition"
 	"github.com/gorm-inbox/inbox/internal/logging"
 	"github.com/gorm-inbox/inbox/internal/routine"
+	"github.com/gorm-inbox/inbox/internal/settings"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
@@ -64,12 +65,7 @@ type Sweeper struct {
 // NewSweeper makes a Sweeper of store. Each function of configure may change the options, which start as
 // DefaultSweepOptions. The error joins all that is wrong: a nil store, options out of range.
 func NewSweeper(store Store, configure ...func(o *SweepOptions)) (*Sweeper, error) {
-	o := DefaultSweepOptions()
-	for _, set := range configure {
-		if set != nil {
-			set(&o)
-		}
-	}
+	o := settings.With(DefaultSweepOptions(), configure)
 	err := o.Validate()
 	if isNil(store) {
 		err = errors.Join(err, errors.New("the store is nil"))

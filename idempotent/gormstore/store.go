@@ -29,6 +29,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/dialect"
 	"github.com/gorm-inbox/inbox/internal/dialects"
+	"github.com/gorm-inbox/inbox/internal/settings"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/stores"
 	"github.com/gorm-inbox/inbox/models"
@@ -124,12 +125,7 @@ var _ idempotent.Store = (*Store)(nil)
 // change the options, which start as DefaultOptions. New does not use the database: call Check at start. It returns an
 // error for other dialects and for options out of range.
 func New(db *gorm.DB, configure ...func(o *Options)) (*Store, error) {
-	s := &Store{opts: DefaultOptions()}
-	for _, set := range configure {
-		if set != nil {
-			set(&s.opts)
-		}
-	}
+	s := &Store{opts: settings.With(DefaultOptions(), configure)}
 	if s.clock = s.opts.Clock; s.clock == nil {
 		s.clock = clock.System{}
 	}
@@ -211,8 +207,7 @@ func (s *Store) marker(run idempotent.Run) models.Marker {
 		run.Retention = idempotent.DefaultRetention
 	}
 	return models.Marker{MessageID: run.Key.MessageID, HandlerKey: run.Key.HandlerKey, Namespace: run.Key.Namespace,
-		MessageType: run.MessageType,
-		ProcessedAt: now, ExpiresAt: now.Add(run.Retention)}
+		MessageType: run.MessageType, ProcessedAt: now, ExpiresAt: now.Add(run.Retention)}
 }
 
 // naming adds the key to an error.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/idempotent"
 	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/settings"
 )
 
 // Options configure a Store. Start from DefaultOptions: zero values are values.
@@ -75,15 +76,8 @@ var _ idempotent.Store = (*Store)(nil)
 // New returns a Store; each function of configure may change the options, which start as DefaultOptions. The error
 // joins all options that are out of range.
 func New(configure ...func(o *Options)) (*Store, error) {
-	s := &Store{
-		opts:    DefaultOptions(),
-		running: map[idempotent.Key]chan struct{}{}, markers: map[idempotent.Key]*marker{},
-	}
-	for _, set := range configure {
-		if set != nil {
-			set(&s.opts)
-		}
-	}
+	s := &Store{opts: settings.With(DefaultOptions(), configure),
+		running: map[idempotent.Key]chan struct{}{}, markers: map[idempotent.Key]*marker{}}
 	if err := s.opts.Validate(); err != nil {
 		return nil, fmt.Errorf("memory store: %w", err)
 	}

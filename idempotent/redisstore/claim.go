@@ -14,7 +14,8 @@ import (
 
 // claim is one call's claim on the keys of its run.
 type claim struct {
-	keys  []string // the first one is the handler's present key
+	keys []string // the first one is the handler's present key
+	// token is unique to a call, which must not take another call's claim for its own, not even one of this process.
 	token string
 	// until is the end of the lease by our monotonic clock, counted from before the command was sent: in Redis the
 	// lease ends later than that.
@@ -30,7 +31,7 @@ const (
 // claim claims the run's keys, or reports that one has been processed. It waits for a live claim of another call. If
 // that claim has ended, by release or with its lease, the first call to set the keys gets them.
 func (s *Store) claim(ctx context.Context, run idempotent.Run) (c *claim, duplicate bool, err error) {
-	c = &claim{token: newToken()}
+	c = &claim{token: rand.Text()}
 	for _, key := range run.Keys() {
 		c.keys = append(c.keys, s.key(key))
 	}
@@ -224,10 +225,6 @@ func (s *Store) key(key idempotent.Key) string {
 	}
 	return s.options.KeyPrefix + ":{" + message + "}:" + escaped.Replace(key.HandlerKey)
 }
-
-// newToken returns a token that is unique to a call: a call must not take another call's claim for its own, not even
-// one of the same process.
-func newToken() string { return rand.Text() }
 
 func claimedValue(token string) string { return claimedPrefix + token }
 

@@ -89,24 +89,14 @@ func do[T any](ctx context.Context, s *Store, command func(ctx context.Context) 
 	bounded, cancel := context.WithTimeout(ctx, s.options.OperationTimeout)
 	defer cancel()
 	defer s.recoverPanic(&err)
-	if value, err = command(bounded); bounded.Err() != nil && isNoAnswer(err) {
-		err = fmt.Errorf("%w: %w", s.timeoutError(ctx), err)
+	value, err = command(bounded)
+	if _, answered := errors.AsType[redis.Error](err); err == nil || answered || bounded.Err() == nil {
+		return value, err
 	}
-	return value, err
-}
-
-// isNoAnswer reports whether a command failed without an answer of the server.
-func isNoAnswer(err error) bool {
-	var answer redis.Error
-	return err != nil && !errors.As(err, &answer)
-}
-
-// timeoutError returns the error of a command that got no answer in time.
-func (s *Store) timeoutError(ctx context.Context) error {
-	if err := ctx.Err(); err != nil {
-		return err
+	if ctx.Err() != nil {
+		return value, fmt.Errorf("%w: %w", ctx.Err(), err)
 	}
-	return fmt.Errorf("no answer within %s: %w", s.options.OperationTimeout, context.DeadlineExceeded)
+	return value, fmt.Errorf("no answer within %s: %w: %w", s.options.OperationTimeout, context.DeadlineExceeded, err)
 }
 
 // recoverPanic turns a panic of the client, usually of one of its hooks, into the error of its command. Renewals have
@@ -176,8 +166,8 @@ var permanentErrors = []string{"WRONGTYPE", "NOPERM", "invalid expire time"}
 
 // isPermanent reports whether the server has permanently refused a command. After any other error a retry may succeed.
 func isPermanent(err error) bool {
-	var answer redis.Error
-	return errors.As(err, &answer) &&
+	answer, answered := errors.AsType[redis.Error](err)
+	return answered &&
 		slices.ContainsFunc(permanentErrors, func(part string) bool { return strings.Contains(answer.Error(), part) })
 }
 

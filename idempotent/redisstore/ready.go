@@ -32,9 +32,9 @@ func (s *Store) checkEviction(ctx context.Context) error {
 	// Use INFO, not CONFIG GET, which managed servers refuse.
 	check := func(ctx context.Context, client redis.Cmdable) error {
 		memory, err := client.Info(ctx, "memory").Result()
-		var refused redis.Error
+		_, refused := errors.AsType[redis.Error](err)
 		switch policy, limit := evictionIn(memory); {
-		case err != nil && !errors.As(err, &refused):
+		case err != nil && !refused:
 			return fmt.Errorf("ask for the maxmemory-policy: %w", err)
 		case err != nil:
 			return fmt.Errorf("%w, and INFO is refused: %w", ErrMayEvict, err)

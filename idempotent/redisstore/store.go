@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/idempotent"
 	"github.com/gorm-inbox/inbox/internal/logging"
+	"github.com/gorm-inbox/inbox/internal/settings"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
@@ -100,28 +102,16 @@ func (o Options) Validate() error {
 	return errors.Join(problems...)
 }
 
-// resolve fills in what follows from other options.
-func (o Options) resolve() Options {
-	o.Lease = o.Lease.Truncate(time.Millisecond) // Redis counts these
-	if o.OperationTimeout == 0 {
-		o.OperationTimeout = min(2*time.Second, o.Lease/3)
-	}
-	return o
-}
-
-// resolved returns the defaults as configure changes them.
+// resolved returns the defaults as configure changes them, with what follows from other options.
 func resolved(configure []func(o *Options)) (Options, error) {
-	o := DefaultOptions()
-	for _, set := range configure {
-		if set != nil {
-			set(&o)
-		}
-	}
+	o := settings.With(DefaultOptions(), configure)
 	if err := o.Validate(); err != nil {
 		return o, fmt.Errorf("redisstore: %w", err)
 	}
 	o.Logger = logging.WithoutStacks(o.Logger)
-	return o.resolve(), nil
+	o.Lease = o.Lease.Truncate(time.Millisecond) // Redis counts these
+	o.OperationTimeout = cmp.Or(o.OperationTimeout, min(2*time.Second, o.Lease/3))
+	return o, nil
 }
 
 // clientOptions returns the options of a URL such as redis://user:password@host:6379/0, with the settings that the
@@ -173,8 +163,8 @@ func New(client redis.UniversalClient, configure ...func(o *Options)) (*Store, e
 		return nil, err
 	}
 	if n := o.Database; n >= 0 {
-		return nil,
-			fmt.Errorf("redisstore: option Database is %d, but a client that is given to New has its database: set it there, or use Open", n)
+		return nil, fmt.Errorf("redisstore: option Database is %d, but a client that is given to New has its database: "+
+			"set it there, or use Open", n)
 	}
 	return newStore(client, o), nil
 }
@@ -297,10 +287,7 @@ func (s *Store) begin(ctx context.Context, run idempotent.Run) (c *claim, duplic
 }
 
 func (s *Store) retention(run idempotent.Run) time.Duration {
-	if run.Retention == 0 {
-		return s.options.Retention
-	}
-	return run.Retention
+	return cmp.Or(run.Retention, s.options.Retention)
 }
 
 // call calls body and renews the claim while it runs. It does not recover a panic of body, but releases the claim then,
