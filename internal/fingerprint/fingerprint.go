@@ -177,14 +177,8 @@ const sqlState = "sqlstate" // its codes have letters, too
 // 404", "StatusCode: 503", "exit status 1", "SQLSTATE 42P01", "Error 1062"), or by the status text after it ("502 Bad
 // Gateway").
 func codeEnd(text string, i int) int {
-	end, digits := i, 0
-	for end < len(text) && isAlnum(text[end]) {
-		if isDigit(text[end]) {
-			digits++
-		}
-		end++
-	}
-	if end-i > codeWords[sqlState] || digits == 0 {
+	end := span(text, i, isAlnum)
+	if end-i > codeWords[sqlState] || !strings.ContainsAny(text[i:end], digits) {
 		return 0
 	}
 	if code, err := strconv.Atoi(text[i:end]); err == nil && http.StatusText(code) != "" &&
@@ -206,7 +200,7 @@ func codeEnd(text string, i int) int {
 	if word < i && strings.HasSuffix(name, "code") { // StatusCode: 404
 		name = "code"
 	}
-	if maxDigits := codeWords[name]; word == i || end-i > maxDigits || digits < end-i && name != sqlState {
+	if maxDigits := codeWords[name]; word == i || end-i > maxDigits || span(text, i, isDigit) < end && name != sqlState {
 		return 0
 	}
 	return end
@@ -228,17 +222,10 @@ func uuidEnd(text string, i int) int {
 
 // mailEnd: name@host.
 func mailEnd(text string, i int) int {
-	end, at := i, 0
-	for end < len(text) && (isAlnum(text[end]) || strings.IndexByte("._%+-@", text[end]) >= 0) {
-		if text[end] == '@' {
-			if at > 0 {
-				return 0
-			}
-			at = end
-		}
-		end++
-	}
-	if end = trimPunctuation(text, i, end); at == 0 || end <= at+1 {
+	end := span(text, i, func(c byte) bool { return isAlnum(c) || strings.IndexByte("._%+-@", c) >= 0 })
+	name, host, found := strings.Cut(text[i:end], "@")
+	end = trimPunctuation(text, i, end)
+	if !found || strings.Contains(host, "@") || end <= i+len(name)+1 {
 		return 0
 	}
 	return end
@@ -246,16 +233,10 @@ func mailEnd(text string, i int) int {
 
 // ipv6End: eight groups, or "::" somewhere, and a digit; a time of day has neither.
 func ipv6End(text string, i int) int {
-	end, colons, double, digit := i, 0, false, false
-	for end < len(text) && (isHex(text[end]) || text[end] == ':' || text[end] == '.') {
-		if text[end] == ':' {
-			colons++
-			double = double || end > i && text[end-1] == ':'
-		}
-		digit = digit || isDigit(text[end])
-		end++
-	}
-	if !digit || !double && colons != 7 || colons < 2 || end < len(text) && isAlnum(text[end]) {
+	end := span(text, i, inAddress)
+	colons, double := strings.Count(text[i:end], ":"), strings.Contains(text[i:end], "::")
+	if !strings.ContainsAny(text[i:end], digits) || !double && colons != 7 || colons < 2 ||
+		end < len(text) && isAlnum(text[end]) {
 		return 0
 	}
 	return trimPunctuation(text, i, end)
@@ -263,14 +244,8 @@ func ipv6End(text string, i int) int {
 
 // bracketedIPv6 returns the end of an IPv6 address in brackets, with its port.
 func bracketedIPv6(text string, i int) int {
-	end, colons := i+1, 0
-	for end < len(text) && (isHex(text[end]) || text[end] == ':' || text[end] == '.') {
-		if text[end] == ':' {
-			colons++
-		}
-		end++
-	}
-	if colons < 2 || end == len(text) || text[end] != ']' {
+	end := span(text, i+1, inAddress)
+	if strings.Count(text[i:end], ":") < 2 || end == len(text) || text[end] != ']' {
 		return 0
 	}
 	if end++; end+1 < len(text) && text[end] == ':' && isDigit(text[end+1]) {
@@ -281,17 +256,13 @@ func bracketedIPv6(text string, i int) int {
 
 // hexEnd returns the end of 0x and hexadecimal digits, or of eight and more of these with a digit among them.
 func hexEnd(text string, i int) int {
-	end, digits := i, 0
+	from := i
 	if strings.HasPrefix(text[i:], "0x") || strings.HasPrefix(text[i:], "0X") {
-		end, digits = i+2, 8
+		from += 2
 	}
-	for end < len(text) && isHex(text[end]) {
-		if isDigit(text[end]) {
-			digits |= 1
-		}
-		end++
-	}
-	if digits == 0 || digits < 8 && end-i < 8 || end < len(text) && isAlnum(text[end]) || digits >= 8 && end == i+2 {
+	end := span(text, from, isHex)
+	short := from == i && (end-i < 8 || !strings.ContainsAny(text[i:end], digits))
+	if short || end == from || end < len(text) && isAlnum(text[end]) {
 		return 0
 	}
 	return end
@@ -300,18 +271,13 @@ func hexEnd(text string, i int) int {
 // mixedEnd returns the end of letters with several numbers between them, as random IDs have. It leaves out durations
 // and times, which begin with a digit.
 func mixedEnd(text string, i int) int {
-	end, numbers, letters := i, 0, false
-	for end < len(text) && isAlnum(text[end]) {
-		if isDigit(text[end]) {
-			if end == i || !isDigit(text[end-1]) {
-				numbers++
-			}
-		} else {
-			letters = true
+	end, numbers := span(text, i, isAlnum), 0
+	for k := i; k < end; k++ {
+		if isDigit(text[k]) && (k == i || !isDigit(text[k-1])) {
+			numbers++
 		}
-		end++
 	}
-	if numbers < 2 || !letters || isDigit(text[i]) && numberEnd(text, i) > end {
+	if numbers < 2 || isDigit(text[i]) && numberEnd(text, i) > end { // letters are between the numbers
 		return 0
 	}
 	return end
@@ -321,9 +287,7 @@ func mixedEnd(text string, i int) int {
 // units or a zone after them.
 func numberEnd(text string, i int) int {
 	for {
-		for i < len(text) && isDigit(text[i]) {
-			i++
-		}
+		i = span(text, i, isDigit)
 		if i = unitEnd(text, i); i < len(text) && isDigit(text[i]) {
 			continue // 1m30s
 		}
@@ -355,6 +319,18 @@ func trimPunctuation(text string, from, end int) int {
 	}
 	return end
 }
+
+// span returns the end of the characters from i on that are of a kind.
+func span(text string, i int, of func(c byte) bool) int {
+	for i < len(text) && of(text[i]) {
+		i++
+	}
+	return i
+}
+
+const digits = "0123456789"
+
+func inAddress(c byte) bool { return isHex(c) || c == ':' || c == '.' }
 
 func isDigit(c byte) bool  { return '0' <= c && c <= '9' }
 func isLetter(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' }
