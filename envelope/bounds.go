@@ -112,7 +112,7 @@ func inJSON[T ~string | ~[]byte](text T) int {
 // SizeBound returns an upper bound of the memory that decoding the record takes, beyond its Size, so that the memory
 // can be reserved first (contract 7.2). It allocates nothing.
 func (d *Decoder) SizeBound(r Record) int {
-	b := d.bounds()
+	b := d.bounds
 	if d.check(r) != nil {
 		return 0 // it is not decoded
 	}
@@ -137,7 +137,7 @@ func (d *Decoder) SizeBound(r Record) int {
 
 // check returns an error if the record cannot be decoded at all.
 func (d *Decoder) check(r Record) error {
-	b := d.bounds()
+	b := d.bounds
 	if n := len(r.Headers); n > b.headers {
 		return tooMany(n, "headers", "MaxHeaders", b.headers)
 	}
@@ -152,7 +152,7 @@ func (d *Decoder) withHeaders(r Record) (Record, error) {
 	if r.RawHeaders == nil {
 		return r, nil
 	}
-	b := d.bounds()
+	b := d.bounds
 	if n := countHeaders(r.RawHeaders); n > b.headers {
 		return r, tooMany(n, "headers", "MaxHeaders", b.headers)
 	}
@@ -260,9 +260,12 @@ func elements(raw []byte) int {
 // checkMediaType refuses a content type that no column can hold, before it is parsed: it may have any number of
 // parameters.
 func checkMediaType(contentType string) error {
-	if n := utf8.RuneCountInString(contentType); n > columns.MaxContentType {
-		return fmt.Errorf("%w: its content type has %d characters: must have %d at most", ErrTooLarge, n,
-			columns.MaxContentType)
+	return checkLength("content type", contentType, columns.MaxContentType)
+}
+
+func checkLength(what, text string, limit int) error {
+	if n := utf8.RuneCountInString(text); n > limit {
+		return fmt.Errorf("%w: its %s has %d characters: must have %d at most", ErrTooLarge, what, n, limit)
 	}
 	return nil
 }

@@ -19,9 +19,7 @@ import (
 
 // cloudEvent holds the context attributes and extensions of one event. Their values are kept as they came, so that IDs
 // and sources are never altered.
-type cloudEvent struct {
-	attributes map[string]string
-}
+type cloudEvent map[string]string
 
 type eventKind int
 
@@ -90,39 +88,38 @@ func cloudEventKind(headers []handler.Header) (eventKind, error) {
 
 // binaryMode reads an event whose attributes are headers and whose data is the record's value.
 func binaryMode(r Record, within bounds) ([]decoded, error) {
-	e := &cloudEvent{attributes: map[string]string{}}
+	e := cloudEvent{}
 	for _, h := range r.Headers {
 		name, ok := strings.CutPrefix(h.Key, attributePrefix)
 		if !ok || h.Value == nil {
 			continue // null means absent, as in the JSON format
 		}
-		if _, again := e.attributes[name]; again {
+		if _, again := e[name]; again {
 			return nil, malformed("header %q comes twice", brief.Name(h.Key))
 		}
-		if len(e.attributes) == within.attributes {
+		if len(e) == within.attributes {
 			return nil, tooMany(within.attributes+1, "attributes", "MaxAttributes", within.attributes)
 		}
-		e.attributes[name] = string(h.Value)
+		e[name] = string(h.Value)
 	}
 	if contentType := header(r.Headers, contentTypeHeader); contentType != "" {
-		e.attributes["datacontenttype"] = contentType
+		e["datacontenttype"] = contentType
 	}
 	return one(e, r.Value)
 }
 
 // one validates the event and makes a message of it.
-func one(e *cloudEvent, content []byte) ([]decoded, error) {
+func one(e cloudEvent, content []byte) ([]decoded, error) {
 	if err := e.validate(); err != nil {
 		return nil, err
 	}
-	a := e.attributes
-	return []decoded{{typ: a["type"], source: a["source"], contentType: a["datacontenttype"], content: content, event: e}},
+	return []decoded{{typ: e["type"], source: e["source"], contentType: e["datacontenttype"], content: content, event: e}},
 		nil
 }
 
 // validate checks everything except the ID, which is checked after routing.
-func (e *cloudEvent) validate() error {
-	for name, value := range e.attributes {
+func (e cloudEvent) validate() error {
+	for name, value := range e {
 		if !event.IsExtensionNameValid(name) {
 			return malformed("attribute name %q", brief.Name(name))
 		}
@@ -133,35 +130,35 @@ func (e *cloudEvent) validate() error {
 			return malformed("attribute %s %w", brief.Name(name), err)
 		}
 	}
-	if v := e.attributes["specversion"]; v != specVersion {
+	if v := e["specversion"]; v != specVersion {
 		return malformed("specversion is %q, supported is %s", brief.Name(v), specVersion)
 	}
-	context := event.EventContextV1{ID: "-", Type: e.attributes["type"]}
-	if source := types.ParseURIRef(e.attributes["source"]); source != nil {
+	context := event.EventContextV1{ID: "-", Type: e["type"]}
+	if source := types.ParseURIRef(e["source"]); source != nil {
 		context.Source = *source
 	}
-	if v, ok := e.attributes["datacontenttype"]; ok {
+	if v, ok := e["datacontenttype"]; ok {
 		if err := checkMediaType(v); err != nil {
 			return err
 		}
 		context.DataContentType = &v
 	}
-	if v, ok := e.attributes["subject"]; ok {
+	if v, ok := e["subject"]; ok {
 		context.Subject = &v
 	}
-	if v, ok := e.attributes["dataschema"]; ok {
+	if v, ok := e["dataschema"]; ok {
 		if context.DataSchema = types.ParseURI(v); context.DataSchema == nil {
 			return malformed("dataschema %q is not an absolute URI", brief.Name(v))
 		}
 	}
-	if v, ok := e.attributes["time"]; ok {
+	if v, ok := e["time"]; ok {
 		if _, err := types.ParseTime(v); err != nil {
 			return malformed("time %q is not an RFC 3339 timestamp", brief.Name(v))
 		}
 	}
 	for _, attribute := range []string{"type", "source", "datacontenttype", "subject", "dataschema"} {
 		if err := context.Validate()[attribute]; err != nil {
-			return malformed("%s %q: %s", attribute, brief.Name(e.attributes[attribute]), strings.ToLower(brief.Name(fmt.Sprint(err))))
+			return malformed("%s %q: %s", attribute, brief.Name(e[attribute]), strings.ToLower(brief.Name(fmt.Sprint(err))))
 		}
 	}
 	return nil
@@ -201,7 +198,7 @@ func batched(r Record, within bounds) ([]decoded, error) {
 		case err != nil:
 			return nil, malformed("event %d of %d: %w", i+1, len(events), err)
 		}
-		size += messageSize(r, m[0].content, m[0].event.attributes)
+		size += messageSize(r, m[0].content, m[0].event)
 		if i > 0 {
 			size += shared
 		}
@@ -229,7 +226,7 @@ func fromJSON(raw []byte, within bounds) ([]decoded, error) {
 	if n != len(members) { // encoding/json keeps only the last of members with the same name
 		return nil, malformed("member %q comes twice", brief.Name(repeatedMember(raw)))
 	}
-	e := &cloudEvent{attributes: map[string]string{}}
+	e := cloudEvent{}
 	for name, value := range members {
 		if name == "data" || name == "data_base64" || isNull(value) {
 			continue // an attribute that is null is absent
@@ -238,15 +235,15 @@ func fromJSON(raw []byte, within bounds) ([]decoded, error) {
 		if err != nil {
 			return nil, malformed("attribute %q: %w", brief.Name(name), err)
 		}
-		e.attributes[name] = text
+		e[name] = text
 	}
-	if n := len(e.attributes); n > within.attributes {
+	if n := len(e); n > within.attributes {
 		return nil, tooMany(n, "attributes", "MaxAttributes", within.attributes)
 	}
-	if err := checkMediaType(e.attributes["datacontenttype"]); err != nil {
+	if err := checkMediaType(e["datacontenttype"]); err != nil {
 		return nil, err
 	}
-	content, err := data(members, e.attributes["datacontenttype"])
+	content, err := data(members, e["datacontenttype"])
 	if err != nil {
 		return nil, err
 	}

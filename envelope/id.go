@@ -222,7 +222,7 @@ func (s IDStrategy) Find(channel string, r Record) (string, error) {
 		case len(events) > 1 && !s.ofData:
 			return "", fmt.Errorf("%w: a record of %d events has no CloudEvents id of its own", ErrSharedID, len(events))
 		case len(events) == 1:
-			in.Attributes, in.Data = events[0].event.attributes, events[0].content
+			in.Attributes, in.Data = events[0].event, events[0].content
 		}
 	}
 	return s.orDefault(in).checked(channel, in)

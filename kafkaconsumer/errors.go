@@ -154,8 +154,7 @@ func (c Config) explain(err error) error {
 // explainSilence is explain for a consumer that no broker has answered yet. Brokers close a connection without a reason
 // if they expect another protocol. After the first answer a closed connection is an ordinary event.
 func (c Config) explainSilence(err error) error {
-	var shaking *handshakeError
-	if !lost(err) || errors.As(err, &shaking) {
+	if _, shaking := errors.AsType[*handshakeError](err); shaking || !lost(err) {
 		return c.explain(err)
 	}
 	var missing []string
@@ -216,8 +215,7 @@ type handshakeError struct {
 
 func (e *handshakeError) Error() string {
 	text := fmt.Sprintf("TLS handshake with %s: %v", e.address, e.err)
-	var header tls.RecordHeaderError
-	if lost(e.err) || errors.As(e.err, &header) {
+	if _, noTLS := errors.AsType[tls.RecordHeaderError](e.err); noTLS || lost(e.err) {
 		text += " (this listener of the broker may not use TLS)"
 	}
 	return text

@@ -339,8 +339,7 @@ func (d *responseReader) batches() error {
 	last := int64(-1)
 	for rest := d.response.Records; len(rest) > 0; {
 		b, after, err := kafkawire.CutBatch(rest)
-		var cut *kafkawire.CutError
-		if errors.As(err, &cut) {
+		if cut, ok := errors.AsType[*kafkawire.CutError](err); ok {
 			if last < 0 {
 				return f.askFor(cut.Need, d.wanted)
 			}

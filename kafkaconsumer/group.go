@@ -182,8 +182,7 @@ func (c *Consumer) consume(topics []string) {
 // who coordinates the group, and a frozen broker accepts connections. As long as that one comes
 // first, no join would succeed, however many other brokers are healthy.
 func (c *Consumer) askAnother(err error) bool {
-	var answer kafka.Error
-	if len(c.cfg.Brokers) < 2 || errors.As(err, &answer) {
+	if _, answered := errors.AsType[kafka.Error](err); answered || len(c.cfg.Brokers) < 2 {
 		return false
 	}
 	c.bootstrap = (c.bootstrap + 1) % len(c.cfg.Brokers)

@@ -225,8 +225,7 @@ func (c *FetchConn) Fetch(ctx context.Context, request *fetch.Request, h *Hold) 
 	limit := min(int64(asked.PartitionMaxBytes)+int64(c.maxBatchBytes)+others, 1<<31-1)
 	wait := time.Duration(request.MaxWaitTime) * time.Millisecond
 	answer, err := c.ask(ctx, request, c.version, wait, limit, h)
-	var size *sizeError
-	if errors.As(err, &size) {
+	if _, ok := errors.AsType[*sizeError](err); ok {
 		return nil, fmt.Errorf("%w: %w; is a batch larger than MaxBatchBytes (%d)?", ErrUnreadable, err, c.maxBatchBytes)
 	}
 	if err != nil {

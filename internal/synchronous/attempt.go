@@ -205,8 +205,7 @@ func (a *run) fields() []zap.Field {
 func (a *run) ended(ctx context.Context, outcome handler.AttemptOutcome, err error, took time.Duration) {
 	a.NoteOutcome(outcome, err)
 	e := handler.AttemptEvent{MessageID: a.Delivery().ID, HandlerKey: a.Handler.Key(), Type: a.Delivery().Type,
-		Attempt: a.Delivery().Attempt,
-		Outcome: outcome, Err: err, Duration: took}
+		Attempt: a.Delivery().Attempt, Outcome: outcome, Err: err, Duration: took}
 	if !a.done && outcome != handler.AttemptReleased {
 		e.NextAttemptAt = a.cfg.Clock.Now().Add(time.Until(a.due))
 	}

@@ -9,6 +9,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -91,8 +92,7 @@ func New(cfg Config) *Runner {
 	r.outage = condition.New(r.log, cfg.Clock, zap.WarnLevel, "database or marker store",
 		"attempts are retried until it can be used")
 	r.attempts = attempt.Runner{DB: cfg.DB, StatementTimeout: cfg.StatementTimeout, TxIsolation: cfg.TxIsolation,
-		StuckGrace: cfg.StuckHandlerGrace,
-		Middleware: cfg.Middleware, Running: cfg.Running}
+		StuckGrace: cfg.StuckHandlerGrace, Middleware: cfg.Middleware, Running: cfg.Running}
 	r.reports = attempt.Reports{Counters: cfg.Counters, Instruments: cfg.Instruments, Hooks: cfg.Hooks, Log: r.log}
 	for _, m := range cfg.Memories {
 		r.lateIDs = r.lateIDs || m.id.FindsIDs()
@@ -350,15 +350,10 @@ func (f *failing) forget(t *task) {
 func (r *Runner) Failing() []health.FailingHandler {
 	r.failing.mu.Lock()
 	defer r.failing.mu.Unlock()
-	all := make([]health.FailingHandler, 0, len(r.failing.tasks))
-	for _, f := range r.failing.tasks {
-		all = append(all, f)
-	}
-	slices.SortFunc(all, func(a, b health.FailingHandler) int {
+	return slices.SortedFunc(maps.Values(r.failing.tasks), func(a, b health.FailingHandler) int {
 		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition),
 			cmp.Compare(a.HandlerKey, b.HandlerKey), cmp.Compare(a.MessageID, b.MessageID))
 	})
-	return all
 }
 
 // Ran is the result of one message of a record that ran again.

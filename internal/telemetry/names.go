@@ -196,8 +196,7 @@ func Metrics() []Metric {
 		all = append(all, Metric{d.name, d.unit, d.description, "histogram", ""})
 	}
 	for _, d := range []instrument{backlogDue, backlogWaiting, backlogProcessing, backlogPoisoned, oldestDueAge,
-		oldestRunningAge, handlerPaused, liveWorkers, sampleAge,
-		consumerLag, consumerHalted, healthState} {
+		oldestRunningAge, handlerPaused, liveWorkers, sampleAge, consumerLag, consumerHalted, healthState} {
 		all = append(all, Metric{d.name, d.unit, d.description, "gauge", ""})
 	}
 	return all
