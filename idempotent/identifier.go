@@ -23,8 +23,11 @@ import (
 // themselves, such as gormstore.Store.Mark in their own transaction; Handle and Wrap have one built in. It is safe for
 // concurrent use.
 type Identifier[T any] struct {
-	identity[T]
-	warned sync.Once // logs messages without an ID once
+	config     config
+	handlerKey string
+	keyBy      func(T) (string, error)
+	recordBy   func(T) envelope.Record
+	warned     sync.Once // logs messages without an ID once
 }
 
 // Identify returns an Identifier. The error joins everything that is wrong, see Handle.
@@ -41,8 +44,24 @@ func Identify[T any](handlerKey string, opts ...Option) (*Identifier[T], error) 
 }
 
 func newIdentifier[T any](handlerKey string, c config) (*Identifier[T], error) {
-	i, err := identityOf[T](c, handlerKey)
-	all := []error{registry.CheckKey(handlerKey), checkNamespace(cmp.Or(c.IDNamespace, c.Channel)), c.Validate(), err}
+	i := &Identifier[T]{config: c, handlerKey: handlerKey}
+	all := []error{registry.CheckKey(handlerKey), checkNamespace(cmp.Or(c.IDNamespace, c.Channel)), c.Validate()}
+	if c.keyBy != nil {
+		i.keyBy, _ = c.keyBy.(func(T) (string, error))
+		if i.keyBy == nil {
+			all = append(all, fmt.Errorf("option KeyBy is a %T or nil: must be a %T", c.keyBy, i.keyBy))
+		}
+	}
+	if c.recordBy != nil {
+		i.recordBy, _ = c.recordBy.(func(T) envelope.Record)
+		if i.recordBy == nil {
+			all = append(all, fmt.Errorf("option RecordBy is a %T or nil: must be a %T", c.recordBy, i.recordBy))
+		}
+	}
+	if err := c.id.Err(); err != nil {
+		all = append(all, fmt.Errorf("option IDFrom: %w", err))
+	}
+	all = append(all, i.typeProblem())
 	for n, key := range c.legacyKeys {
 		err := registry.CheckKey(key)
 		if err == nil && (key == handlerKey || slices.Contains(c.legacyKeys[:n], key)) {
@@ -52,7 +71,7 @@ func newIdentifier[T any](handlerKey string, c config) (*Identifier[T], error) {
 			all = append(all, fmt.Errorf("legacy key %q: %w", key, err))
 		}
 	}
-	return &Identifier[T]{identity: i}, errors.Join(all...)
+	return i, errors.Join(all...)
 }
 
 // Run returns the Run to pass to a store. If the message has no usable ID the error is an *IDError. If it has none but
@@ -121,38 +140,8 @@ func storable(s string) string {
 // described is implemented by handler.Message, handler.Delivery and types that embed one of them.
 type described interface{ Meta() handler.Metadata }
 
-// identity finds the ID of messages of type T for one handler.
-type identity[T any] struct {
-	config     config
-	handlerKey string
-	keyBy      func(T) (string, error)
-	recordBy   func(T) envelope.Record
-}
-
-func identityOf[T any](c config, handlerKey string) (identity[T], error) {
-	i := identity[T]{config: c, handlerKey: handlerKey}
-	var problems []error
-	if c.keyBy != nil {
-		i.keyBy, _ = c.keyBy.(func(T) (string, error))
-		if i.keyBy == nil {
-			problems = append(problems, fmt.Errorf("option KeyBy is a %T or nil: must be a %T", c.keyBy, i.keyBy))
-		}
-	}
-	if c.recordBy != nil {
-		i.recordBy, _ = c.recordBy.(func(T) envelope.Record)
-		if i.recordBy == nil {
-			problems = append(problems, fmt.Errorf("option RecordBy is a %T or nil: must be a %T", c.recordBy, i.recordBy))
-		}
-	}
-	if err := c.id.Err(); err != nil {
-		problems = append(problems, fmt.Errorf("option IDFrom: %w", err))
-	}
-	problems = append(problems, i.typeProblem())
-	return i, errors.Join(problems...)
-}
-
 // typeProblem returns why no message of the type can have an ID. For an interface type it depends on the message.
-func (i *identity[T]) typeProblem() error {
+func (i *Identifier[T]) typeProblem() error {
 	t := reflect.TypeFor[T]()
 	if t.Kind() == reflect.Interface || i.config.recordBy != nil {
 		return nil
@@ -181,7 +170,7 @@ func (i *identity[T]) typeProblem() error {
 }
 
 // find returns the message's ID, unchecked.
-func (i *identity[T]) find(message T) (string, error) {
+func (i *Identifier[T]) find(message T) (string, error) {
 	if i.keyBy == nil {
 		return i.fallbackID(message)
 	}
@@ -197,7 +186,7 @@ func (i *identity[T]) find(message T) (string, error) {
 }
 
 // fallbackID finds the ID if KeyBy is not set or returns none.
-func (i *identity[T]) fallbackID(message T) (string, error) {
+func (i *Identifier[T]) fallbackID(message T) (string, error) {
 	if i.recordBy != nil {
 		return i.ofRecord(i.recordBy(message))
 	}
@@ -243,15 +232,11 @@ func typeOf(message any) string {
 	}
 }
 
-func (i *identity[T]) ofRecord(r envelope.Record) (string, error) {
-	channel := i.prefix(handler.Properties{})
-	if channel == "" {
-		channel = r.Topic
-	}
-	return i.config.id.Find(channel, r)
+func (i *Identifier[T]) ofRecord(r envelope.Record) (string, error) {
+	return i.config.id.Find(cmp.Or(i.prefix(handler.Properties{}), r.Topic), r)
 }
 
-func (i *identity[T]) ofRaw(m *handler.RawMessage) (string, error) {
+func (i *Identifier[T]) ofRaw(m *handler.RawMessage) (string, error) {
 	switch {
 	case !i.config.hasID && m.IDErr != nil:
 		// It may have an ID nevertheless, but one that it shares with others.
@@ -259,15 +244,11 @@ func (i *identity[T]) ofRaw(m *handler.RawMessage) (string, error) {
 	case !i.config.hasID:
 		return m.ID, nil
 	}
-	channel := i.prefix(m.Properties)
-	if channel == "" {
-		channel = m.Channel
-	}
-	return i.config.id.FindIn(channel, *m)
+	return i.config.id.FindIn(cmp.Or(i.prefix(m.Properties), m.Channel), *m)
 }
 
 // prefix returns the prefix of IDs that are unique only within it.
-func (i *identity[T]) prefix(p handler.Properties) string {
+func (i *Identifier[T]) prefix(p handler.Properties) string {
 	switch {
 	case i.config.composite:
 		return i.handlerKey

@@ -190,13 +190,11 @@ func (c *Consumer) Stop(ctx context.Context) error {
 	if deadline, ok := ctx.Deadline(); ok {
 		soft = min(soft, time.Until(deadline)*3/4)
 	}
-	timer := time.NewTimer(soft)
-	defer timer.Stop()
 	select {
 	case <-c.done:
 		c.hardStop()
 		return nil
-	case <-timer.C:
+	case <-time.After(soft):
 	case <-ctx.Done():
 	}
 	c.hardStop()

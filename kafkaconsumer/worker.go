@@ -135,9 +135,7 @@ func (w *worker) gather(ctx context.Context) []*chunk {
 			return batch
 		}
 		if linger == nil {
-			timer := time.NewTimer(w.cfg.Linger)
-			defer timer.Stop()
-			linger = timer.C
+			linger = time.After(w.cfg.Linger)
 		}
 	}
 }

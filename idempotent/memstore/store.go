@@ -125,9 +125,7 @@ func (s *Store) claim(ctx context.Context, run idempotent.Run) (ended chan struc
 			return fail(idempotent.ErrInProgress)
 		}
 		if timeout == nil {
-			timer := time.NewTimer(s.opts.WaitTimeout)
-			defer timer.Stop()
-			timeout = timer.C
+			timeout = time.After(s.opts.WaitTimeout)
 		}
 		select {
 		case <-other:

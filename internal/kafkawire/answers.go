@@ -121,15 +121,13 @@ func (c *checkedConn) Close() error {
 
 // reserve waits until one more large answer may be read.
 func (c *checkedConn) reserve() error {
-	timeout := time.NewTimer(c.guard.patience)
-	defer timeout.Stop()
 	select {
 	case c.guard.large <- struct{}{}:
 		c.reserved.Store(true)
 		return nil
 	case <-c.guard.cutting:
 		return net.ErrClosed
-	case <-timeout.C:
+	case <-time.After(c.guard.patience):
 		return fmt.Errorf("wait for other large answers to be read: %w", os.ErrDeadlineExceeded)
 	}
 }

@@ -314,10 +314,8 @@ func closed(c <-chan struct{}) bool {
 
 // wait waits for d. It returns false as soon as stopping is closed or ctx ends.
 func wait(ctx context.Context, stopping <-chan struct{}, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 		return true
 	case <-stopping:
 	case <-ctx.Done():
