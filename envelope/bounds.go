@@ -175,41 +175,34 @@ var errRawHeaders = errors.New("its raw headers are not what Kafka's record form
 // readHeaders reads headers in Kafka's record format: their number, and for each the length of its name, the name, the
 // length of its value and the value. A length of -1 is null. Numbers are varints.
 func readHeaders(raw []byte) ([]handler.Header, error) {
-	next := func() (int64, bool) {
+	bad := false
+	number := func() int64 {
 		n, size := binary.Varint(raw)
-		if size <= 0 {
-			return 0, false
-		}
-		raw = raw[size:]
-		return n, true
+		bad = bad || size <= 0
+		raw = raw[max(size, 0):]
+		return n
 	}
-	text := func() ([]byte, bool) {
-		n, ok := next()
-		if !ok || n < -1 || n > int64(len(raw)) {
-			return nil, false
-		}
-		if n == -1 {
-			return nil, true
+	text := func() []byte {
+		n := number()
+		if bad = bad || n < -1 || n > int64(len(raw)); bad || n == -1 {
+			return nil
 		}
 		taken := raw[:n:n]
 		raw = raw[n:]
-		return taken, true
+		return taken
 	}
 	const least = 2 // bytes of a header
-	count, ok := next()
-	if !ok || count < 0 || count > int64(len(raw))/least {
+	count := number()
+	if bad || count < 0 || count > int64(len(raw))/least {
 		return nil, errRawHeaders
 	}
 	headers := make([]handler.Header, 0, count)
 	for range count {
-		key, ok := text()
-		value, also := text()
-		if !ok || !also || key == nil {
-			return nil, errRawHeaders
-		}
+		key, value := text(), text()
+		bad = bad || key == nil
 		headers = append(headers, handler.Header{Key: string(key), Value: value})
 	}
-	if len(raw) > 0 {
+	if bad || len(raw) > 0 {
 		return nil, errRawHeaders
 	}
 	return headers, nil

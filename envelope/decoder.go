@@ -165,8 +165,7 @@ type Decoder struct {
 	cfg    DecoderConfig
 	bounds bounds // of cfg
 	log    *zap.Logger
-	// warned holds the channels whose missing IDs were logged.
-	warned sync.Map
+	warned sync.Map // the channels whose missing IDs were logged
 }
 
 // NewDecoder returns a Decoder. A nil log logs nothing. It fails only on an invalid config.

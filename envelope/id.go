@@ -14,15 +14,12 @@ import (
 // IDStrategy decides where a message's ID comes from (contract 4.4). It is an immutable value. The zero value stands
 // for the default: CloudEventsID for CloudEvents, HeaderID() for plain records.
 type IDStrategy struct {
-	name string
-	// ofEvent means that the ID differs between the events of one batched record.
-	ofEvent bool
-	// ofChannel means that the ID begins with the channel's name and a colon.
-	ofChannel bool
-	// ofData means that it may need the message's data, and that only the function knows whether IDs differ.
-	ofData bool
-	find   func(channel string, in IDInput) (string, error)
-	err    error // why it cannot be used
+	name      string
+	ofEvent   bool // whether the ID differs between the events of one batched record
+	ofChannel bool // whether the ID begins with the channel's name and a colon
+	ofData    bool // whether it may need the data: then only the function knows whether IDs differ
+	find      func(channel string, in IDInput) (string, error)
+	err       error // why it cannot be used
 }
 
 // IDInput is the message that an ID is found for.

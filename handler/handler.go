@@ -37,8 +37,7 @@ type Handler struct {
 	key     string
 	kind    Kind
 	payload string
-	// batch is how many messages one call takes at most; 0 for handlers of single messages.
-	batch int
+	batch   int // how many messages one call takes at most; 0 for handlers of single messages
 	settings
 	run     func(ctx context.Context, tx *gorm.DB, ds []Delivery) error
 	findKey func(d Delivery) (string, error) // nil without IdempotencyKey

@@ -13,18 +13,17 @@ type Option func(*settings)
 
 // settings are what options set; zero fields mean the inbox's.
 type settings struct {
-	legacyKeys  []string
-	timeout     time.Duration
-	codec       any
-	txGroup     int
-	concurrency int
-	maxRetries  *int
-	backoff     func(errorCount int) time.Duration
-	retention   time.Duration
-	middleware  []Middleware
-	breaker     *Breaker
-	// idempotencyKey is a func(Message[T]) (string, error).
-	idempotencyKey any
+	legacyKeys     []string
+	timeout        time.Duration
+	codec          any
+	txGroup        int
+	concurrency    int
+	maxRetries     *int
+	backoff        func(errorCount int) time.Duration
+	retention      time.Duration
+	middleware     []Middleware
+	breaker        *Breaker
+	idempotencyKey any // a func(Message[T]) (string, error)
 	ordering
 }
 

@@ -96,11 +96,10 @@ type config struct {
 	id    envelope.IDStrategy
 	hasID bool // id was set, perhaps to the zero strategy
 	// composite: the handler's key stands where the channel's name would.
-	composite bool
-	keyBy     any // func(T) (string, error)
-	recordBy  any // func(T) envelope.Record
-	// legacyKeys are not remembered with composite IDs, which no other key has.
-	legacyKeys []string
+	composite  bool
+	keyBy      any      // func(T) (string, error)
+	recordBy   any      // func(T) envelope.Record
+	legacyKeys []string // not remembered with composite IDs, which no other key has
 	log        *zap.Logger
 }
 

@@ -285,8 +285,7 @@ func (c *Consumer) joined(s *session) {
 	c.accepting.Clear() // of earlier generations
 	c.publishing.Clear()
 	c.log.Info("inbox: kafka consumer joined its group", zap.String(telemetry.FieldMember, s.gen.MemberID),
-		zap.Int32(telemetry.FieldGeneration, s.gen.ID),
-		zap.Int(telemetry.FieldPartitions, len(s.partitions)))
+		zap.Int32(telemetry.FieldGeneration, s.gen.ID), zap.Int(telemetry.FieldPartitions, len(s.partitions)))
 	if err := s.refused.err(); err != nil {
 		c.log.Error("inbox: assigned partitions are refused", zap.String(telemetry.FieldGroup, c.cfg.GroupID), zap.Error(err))
 	}
@@ -335,8 +334,7 @@ func (s *shared) halt(p *partition, h halt) {
 	}
 	reason := h.reason
 	s.log.Error("inbox: partition is halted, others go on", zap.String(telemetry.FieldTopic, p.topic),
-		zap.Int(telemetry.FieldPartition, p.id),
-		zap.Int64(telemetry.FieldOffset, p.acceptedTo()), zap.Error(reason))
+		zap.Int(telemetry.FieldPartition, p.id), zap.Int64(telemetry.FieldOffset, p.acceptedTo()), zap.Error(reason))
 	if s.cfg.OnHalt != nil {
 		s.callback("OnHalt", func() { s.cfg.OnHalt(p.topic, p.id, reason) })
 	}

@@ -324,11 +324,10 @@ type copier struct {
 
 // copySource lists rows that are not published in the order of their IDs, loads one and marks it.
 type copySource struct {
-	list func(ctx context.Context, after string) ([]store.UnpublishedRef, error)
-	load func(ctx context.Context, ref store.UnpublishedRef) (rowCopy, error)
-	mark func(ctx context.Context, ref store.UnpublishedRef, at time.Time) error
-	// after is the last row that was tried.
-	after string
+	list  func(ctx context.Context, after string) ([]store.UnpublishedRef, error)
+	load  func(ctx context.Context, ref store.UnpublishedRef) (rowCopy, error)
+	mark  func(ctx context.Context, ref store.UnpublishedRef, at time.Time) error
+	after string // the last row that was tried
 }
 
 // run publishes until ctx ends, and finishes the copy that is under way unless hard ends, too.
@@ -365,8 +364,7 @@ func (c *copier) round(ctx, hard context.Context) error {
 	if !found {
 		return nil
 	}
-	held := lease.New(c.Store, copyLeaseName(c.channel), uuid.NewString(), c.Lease, c.StatementTimeout,
-		c.clock.Now)
+	held := lease.New(c.Store, copyLeaseName(c.channel), uuid.NewString(), c.Lease, c.StatementTimeout, c.clock.Now)
 	// The lease is given up after each round: another process may reach brokers that this one does not.
 	defer c.release(hard, held)
 	var problems []error
@@ -488,10 +486,9 @@ func (c *copier) load(ctx context.Context, source *copySource, ref store.Unpubli
 
 // rowCopy is a poisoned or rejected message as it is published.
 type rowCopy struct {
-	record envelope.Record
-	added  []kafka.Header
-	// omitted is why the record has no content; empty if it has.
-	omitted string
+	record  envelope.Record
+	added   []kafka.Header
+	omitted string // why the record has no content; empty if it has
 }
 
 func omission(omitted bool) string {

@@ -52,15 +52,11 @@ type fetcher struct {
 	id         kafkawire.TopicID
 	identified time.Time
 	unsure     bool
-	// ask is the size to ask for: more than usual after a batch came cut off.
-	ask int
-	// usual is the number of records in the last chunk.
-	usual int
-	epoch int32
-	// fell is the last fall of the epoch that was passed.
-	fell EpochError
-	// losses counts connections lost in a row.
-	losses int
+	ask        int // the size to ask for, more than usual after a batch came cut off
+	usual      int // the number of records in the last chunk
+	epoch      int32
+	fell       EpochError // the last fall of the epoch that was passed
+	losses     int        // connections lost in a row
 }
 
 func (f *fetcher) run(session context.Context, committed int64) {

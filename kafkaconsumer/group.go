@@ -198,8 +198,7 @@ func (c *Consumer) groupConfig(topics []string, leader *leaderView) kafka.Consum
 			observedBalancer{kafka.RoundRobinGroupBalancer{}, leader, c.existingPartitions},
 		},
 		HeartbeatInterval: c.cfg.HeartbeatInterval, SessionTimeout: c.cfg.SessionTimeout,
-		RebalanceTimeout: c.cfg.RebalanceTimeout,
-		JoinGroupBackoff: c.cfg.joinBackoff(), Timeout: c.cfg.RequestTimeout,
+		RebalanceTimeout: c.cfg.RebalanceTimeout, JoinGroupBackoff: c.cfg.joinBackoff(), Timeout: c.cfg.RequestTimeout,
 		// The fetcher resolves the start: it can tell a new group from a committed offset.
 		StartOffset: kafka.FirstOffset,
 	}

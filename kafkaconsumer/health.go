@@ -254,8 +254,7 @@ func (p *partition) health(full bool, timeout time.Duration, excused time.Time) 
 	h := PartitionHealth{
 		Topic: p.topic, Partition: p.id, Next: p.next, Accepted: p.accepted, Committed: p.committed,
 		HighWatermark: p.highWatermark, LastStable: p.lastStable, LogStart: p.logStart, ToldAt: p.toldAt,
-		WatermarkErr: p.watermarkErr,
-		Lag:          p.lag(), BehindSince: p.behindSince,
+		WatermarkErr: p.watermarkErr, Lag: p.lag(), BehindSince: p.behindSince,
 		CaughtUp:   p.answered && p.assignedWatermark >= 0 && p.accepted >= p.assignedWatermark,
 		AssignedAt: p.assignedAt, ProgressAt: p.progressAt, StalledSince: p.stalledSince(timeout, excused),
 		HaltedAt: p.haltedAt, Err: p.err, ErrSince: p.errSince,

@@ -67,13 +67,10 @@ func newNetwork(cfg Config, log *zap.Logger, clk clock.Clock) (*network, error) 
 		topics = append(slices.Clone(topics), cfg.DeadLetterTopic)
 	}
 	// Neither gets the TLS config: dial encrypts the connection.
-	n.dialer = &kafka.Dialer{
-		ClientID: cfg.ClientID, Timeout: cfg.DialTimeout, DialFunc: n.dialChecked, SASLMechanism: mechanism,
-	}
-	n.transport = &kafka.Transport{
-		Dial: n.dialChecked, DialTimeout: cfg.DialTimeout, ClientID: cfg.ClientID, SASL: mechanism,
-		MetadataTTL: metadataTTL, MetadataTopics: topics,
-	}
+	n.dialer = &kafka.Dialer{ClientID: cfg.ClientID, Timeout: cfg.DialTimeout, DialFunc: n.dialChecked,
+		SASLMechanism: mechanism}
+	n.transport = &kafka.Transport{Dial: n.dialChecked, DialTimeout: cfg.DialTimeout, ClientID: cfg.ClientID,
+		SASL: mechanism, MetadataTTL: metadataTTL, MetadataTopics: topics}
 	n.client = &kafka.Client{Addr: kafka.TCP(cfg.Brokers...), Timeout: cfg.RequestTimeout, Transport: n.transport}
 	return n, nil
 }

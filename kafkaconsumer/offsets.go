@@ -203,8 +203,7 @@ type committer struct {
 	interval   time.Duration
 	// another commits on another connection than the generation's.
 	another func(offsets map[string]map[int]int64) error
-	// done receives the result of each commit.
-	done func(error)
+	done    func(error) // gets the result of each commit
 
 	failed bool
 }
@@ -281,9 +280,8 @@ func (s *session) commit(offsets map[string]map[int]int64) error {
 	for topic, partitions := range offsets {
 		of := offsetcommit.RequestTopic{Name: topic}
 		for id, offset := range partitions {
-			of.Partitions = append(of.Partitions, offsetcommit.RequestPartition{
-				PartitionIndex: int32(id), CommittedOffset: offset, CommittedLeaderEpoch: -1,
-			})
+			of.Partitions = append(of.Partitions, offsetcommit.RequestPartition{PartitionIndex: int32(id),
+				CommittedOffset: offset, CommittedLeaderEpoch: -1})
 		}
 		request.Topics = append(request.Topics, of)
 		asked += len(partitions)

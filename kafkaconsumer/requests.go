@@ -18,9 +18,8 @@ import (
 type halt struct {
 	reason error
 	// record means that a record halted it. Records that were fetched after it are dropped.
-	record bool
-	// decisions are those that an operator may take.
-	decisions []string
+	record    bool
+	decisions []string // that an operator may take
 }
 
 // recordHalt is a halt before a record. skippable means that it is about this record alone.

@@ -24,10 +24,8 @@ type session struct {
 	// assigned is how many partitions of each topic this member assigned as the group's leader, nil
 	// if another member leads.
 	assigned map[string]int
-	// refused are assigned partitions that do not exist.
-	refused refusal
-	// resumed means that one of its partitions had a committed offset.
-	resumed bool
+	refused  refusal // assigned partitions that do not exist
+	resumed  bool    // whether one of its partitions had a committed offset
 
 	// ctx ends when the partitions are to be given up, acceptCtx when there is no time left to finish running accepts.
 	ctx          context.Context

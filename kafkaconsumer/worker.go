@@ -58,8 +58,7 @@ type worker struct {
 	buffer  *kafkawire.Budget
 	session context.Context
 
-	// carry is a chunk that was received and did not fit into the batch.
-	carry *chunk
+	carry *chunk // a chunk that was received and did not fit into the batch
 }
 
 // run works until ctx ends and the accept running then is done. acceptCtx ends when that takes too long.

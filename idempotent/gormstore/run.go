@@ -47,9 +47,8 @@ func (s *Store) Run(
 // work is what to do in a transaction.
 type work struct {
 	idempotent.Run
-	body func(ctx context.Context) error
-	// unmarked says that there is no key to mark, so body runs each time.
-	unmarked bool
+	body     func(ctx context.Context) error
+	unmarked bool // whether there is no key to mark, so body runs each time
 }
 
 func (s *Store) do(ctx context.Context, w work) (duplicate bool, err error) {

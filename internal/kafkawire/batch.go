@@ -30,18 +30,16 @@ type Batch struct {
 	// Base and Last are the first and last offset of the batch. Compaction may have removed any or all of its records.
 	Base, Last int64
 	// Epoch is the epoch of the leader that wrote the batch, -1 if unknown.
-	Epoch int32
-	codec compress.Compression
-	// appended means that the records' timestamp is the time at which the broker wrote them.
-	appended               bool
+	Epoch                  int32
+	codec                  compress.Compression
+	appended               bool // whether the records' timestamp is the time at which the broker wrote them
 	Transactional, Control bool
 	Producer               int64
 	// firstTime is the base of the records' timestamps. maxTime is the largest timestamp, or the time of writing. Both
 	// are in milliseconds.
 	firstTime, maxTime int64
 	Count              int
-	// content holds the records, compressed by codec.
-	content []byte
+	content            []byte // the records, compressed by codec
 }
 
 // The attribute bits of a batch.
@@ -246,8 +244,7 @@ const (
 // Aborted holds the aborted transactions of one response, each identified by its producer and its first offset. A
 // transaction ends with its marker. Brokers send the list only with read_committed.
 type Aborted struct {
-	// list is sorted by producer and offset.
-	list []transaction
+	list []transaction // sorted by producer and offset
 	// ended holds, by producer, the offset up to which its transactions are over.
 	ended map[int64]int64
 }

@@ -31,14 +31,12 @@ type FetchConn struct {
 	version       int16 // of fetch requests
 	identifies    bool  // the broker knows topics' IDs
 	correlationID int32
-	// mutedUntil is when the broker reads from the connection again.
-	mutedUntil time.Time
+	mutedUntil    time.Time // when the broker reads from the connection again
 	// answered is when the last answer began to arrive. idle is how long after the previous answer the last request was
 	// sent.
 	answered time.Time
 	idle     time.Duration
-	// memory is where the next answer goes.
-	memory []byte
+	memory   []byte // where the next answer goes
 }
 
 // Versions of fetch requests that we support: from the first one with record batches to the last that kafka-go can
@@ -204,10 +202,9 @@ func (e *sizeError) Error() string {
 // Response is the answer to a fetch of one partition.
 type Response struct {
 	// Nothing means that the answer has no data of the partition: see Code.
-	Nothing bool
-	Code    int16
-	// throttle is how long the broker reads no more requests.
-	throttle                            time.Duration
+	Nothing                             bool
+	Code                                int16
+	throttle                            time.Duration // how long the broker reads no more requests
 	HighWatermark, LastStable, LogStart int64
 	// Aborted is the list of aborted transactions as it came: see NewAborted.
 	Aborted []byte

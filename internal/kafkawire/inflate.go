@@ -297,10 +297,9 @@ type zstdFrame struct {
 	bytes []byte
 	size  int
 	// holds is the largest size that the frame can decompress to. exact means that the frame states this size.
-	holds int64
-	exact bool
-	// skippable means that the frame holds nothing.
-	skippable bool
+	holds     int64
+	exact     bool
+	skippable bool // whether the frame holds nothing
 }
 
 // cutFrame returns the first frame of zstd-compressed bytes. It walks the frame's blocks. The format limits the size of

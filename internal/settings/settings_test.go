@@ -33,6 +33,7 @@ func TestLoadingKeepsCodeOnlyFields(t *testing.T) {
 
 func TestWithAppliesFunctionsInOrderAndSkipsNil(t *testing.T) {
 	double := func(o *options) { o.Retries *= 2 }
-	require.Equal(t, 6, settings.With(options{Retries: 2}, []func(*options){nil, func(o *options) { o.Retries++ }, double}).Retries)
+	changed := settings.With(options{Retries: 2}, []func(*options){nil, func(o *options) { o.Retries++ }, double})
+	require.Equal(t, 6, changed.Retries)
 	require.Equal(t, 2, settings.With[options, func(*options)](options{Retries: 2}, nil).Retries)
 }

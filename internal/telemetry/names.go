@@ -9,8 +9,7 @@ const Scope = "github.com/gorm-inbox/inbox"
 // other names begin with "inbox.".
 type instrument struct {
 	name, unit, description string
-	// buckets are the upper bounds of a histogram's buckets, in its unit.
-	buckets []float64
+	buckets                 []float64 // the upper bounds of a histogram's buckets, in its unit
 }
 
 // Durations, in seconds.
