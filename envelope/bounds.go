@@ -250,8 +250,7 @@ func elements(raw []byte) int {
 	return n + 1
 }
 
-// checkMediaType refuses a content type that no column can hold, before it is parsed: it may have any number of
-// parameters.
+// checkMediaType refuses a content type that no column can hold before it is parsed: it may have many parameters.
 func checkMediaType(contentType string) error {
 	return checkLength("content type", contentType, columns.MaxContentType)
 }

@@ -38,8 +38,7 @@ const (
 	batchFormat      = eventMediaType + "-batch+json"
 )
 
-// looksStructured reports whether a record's value may hold JSON events. It runs for every record, so it makes no
-// strings.
+// looksStructured reports whether a record may hold JSON events. It runs for every record, so it makes no strings.
 func looksStructured(headers []handler.Header) bool {
 	for _, h := range headers {
 		if strings.EqualFold(h.Key, contentTypeHeader) && len(h.Value) >= len(eventMediaType) &&
@@ -330,8 +329,7 @@ func data(members map[string]json.RawMessage, contentType string) ([]byte, error
 
 func isNull(raw json.RawMessage) bool { return string(raw) == "null" }
 
-// isJSON reports whether data of that content type is JSON. Data without a content type is (CloudEvents JSON format
-// 3.1).
+// isJSON reports whether data of that content type is JSON. Without a content type it is (CloudEvents JSON format 3.1).
 func isJSON(contentType string) bool {
 	if contentType == "" {
 		return true

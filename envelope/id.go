@@ -175,8 +175,7 @@ func Func(find func(IDInput) (string, error)) IDStrategy {
 		}}
 }
 
-// coordinates returns the place of a record. The timestamp distinguishes a topic from an earlier one of the same name
-// that was deleted.
+// coordinates returns the place of a record. The timestamp distinguishes a topic from a deleted one of the same name.
 func coordinates(r Record) string {
 	return r.Topic + "/" + strconv.Itoa(r.Partition) + "/" + strconv.FormatInt(r.Offset, 10) +
 		"@" + strconv.FormatInt(r.Timestamp.UnixMilli(), 10)
@@ -225,8 +224,7 @@ func (s IDStrategy) Find(channel string, r Record) (string, error) {
 	return s.orDefault(in).checked(channel, in)
 }
 
-// FindIn returns the ID of a message that has already been decoded, from its properties and, if NeedsData is true, its
-// content.
+// FindIn returns the ID of a decoded message, from its properties and, if NeedsData is true, its content.
 //
 // An event that was decoded from a batch has no ID of its record: ErrSharedID, because all events of the batch would
 // have the same one. The number of events is no longer known, so a batch of one is refused as well. A function that

@@ -27,8 +27,7 @@ type Record struct {
 	RawHeaders []byte
 }
 
-// Received is a record with what was decoded from it: its messages (possibly several for batched CloudEvents), or the
-// reason why it is bad.
+// Received is a record with its messages (possibly several for batched CloudEvents), or the reason why it is bad.
 type Received struct {
 	Record   Record
 	Messages []handler.RawMessage

@@ -15,8 +15,7 @@ type AcceptOutcome string
 const (
 	// OutcomeAccepted means that the message was stored for the first time.
 	OutcomeAccepted AcceptOutcome = "accepted"
-	// OutcomeDuplicate means that the message's ID was known. Rows for handlers that were registered since may have
-	// been added.
+	// OutcomeDuplicate means that the message's ID was known. Rows for handlers registered since may have been added.
 	OutcomeDuplicate AcceptOutcome = "duplicate"
 	// OutcomeUnrouted means that no handler takes the message's type. It was counted, not stored.
 	OutcomeUnrouted AcceptOutcome = "unrouted"

@@ -319,8 +319,7 @@ func (e *DecodeError) Error() string {
 // Unwrap returns the codec's error.
 func (e *DecodeError) Unwrap() error { return e.Err }
 
-// Undecodable reports whether err says that a body could not be decoded and that no attempt can change that: its codec
-// did not ask for a retry.
+// Undecodable reports whether err says that a body could not be decoded, and its codec did not ask for a retry.
 func Undecodable(err error) bool {
 	_, body := errors.AsType[*DecodeError](err)
 	_, retryAfter := errors.AsType[*RetryAfterError](err)

@@ -25,8 +25,7 @@ type Metadata struct {
 	// timestamp of the Kafka record, else zero. It is the producer's word, by the producer's clock (contract 4.5).
 	OccurredAt time.Time
 
-	// HandlerKey is the key of the status this attempt belongs to. After a rename it may be one of the handler's legacy
-	// keys.
+	// HandlerKey is the key of the status this attempt belongs to. After a rename it may be a legacy key.
 	HandlerKey string
 	// Attempt is 1 for the first attempt. It is one more for each charged failure, and for each worker that vanished
 	// during an attempt since the last attempt that ended. If it is above 1 the handler may have run before.
@@ -77,8 +76,7 @@ type Properties struct {
 	// Headers are the transport's headers in their order. Names may repeat. Names and values may be any bytes; a nil
 	// value differs from an empty one.
 	Headers []Header
-	// Attributes are named strings that came with the message, for example CloudEvents context attributes and
-	// extensions.
+	// Attributes are named strings that came with the message, such as CloudEvents attributes and extensions.
 	Attributes map[string]string
 	// Kafka is where the record came from; nil for other transports.
 	Kafka *KafkaCoordinates
@@ -94,8 +92,7 @@ type Header struct {
 	Value []byte
 }
 
-// KafkaCoordinates are where a record was. They do not identify it: a topic that is deleted and created again reuses
-// them.
+// KafkaCoordinates are where a record was. They do not identify it: a topic that is created again reuses them.
 type KafkaCoordinates struct {
 	Topic     string
 	Partition int

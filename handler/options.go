@@ -183,8 +183,7 @@ func (h *Handler) Ordered() bool { return h.ordered }
 // SkipsPoisoned reports whether a lane continues past a poisoned message.
 func (h *Handler) SkipsPoisoned() bool { return h.skipPoisoned }
 
-// OrderingKey returns the key of the lane that a message belongs to; nil if the handler is not ordered or the message
-// has no key.
+// OrderingKey returns the key of a message's lane; nil if the handler is not ordered or the message has no key.
 func (h *Handler) OrderingKey(m RawMessage) []byte {
 	switch {
 	case !h.ordered:

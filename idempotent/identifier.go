@@ -114,8 +114,7 @@ func (i *Identifier[T]) Duplicate(run Run) error {
 	return nil
 }
 
-// CheckStore returns what is wrong with a store: ErrNoStore for nil under RequireStore, or an error for a nil pointer
-// stored in the interface.
+// CheckStore returns what is wrong with a store: ErrNoStore for nil under RequireStore, or that it is a nil pointer.
 func (i *Identifier[T]) CheckStore(s Store) error { return i.config.checkStore(s) }
 
 // FindsIDs reports whether the options say where the ID of a message comes from, or that one without an ID may pass. If
@@ -125,8 +124,7 @@ func (i *Identifier[T]) FindsIDs() bool {
 	return c.AllowMissingID || c.hasID || c.keyBy != nil || c.recordBy != nil
 }
 
-// storable makes a message type fit a store's column. No message is refused because of its type: nothing is looked up
-// by it.
+// storable makes a message type fit a store's column. No message is refused for its type: nothing is looked up by it.
 func storable(s string) string {
 	s = strings.ReplaceAll(strings.ToValidUTF8(s, "\ufffd"), "\x00", "\ufffd")
 	if len(s) > columns.MaxType {

@@ -298,8 +298,7 @@ type Counts struct {
 	// MissingKey counts how often a message without an ID came to a handler, whether or not AllowMissingID let it pass.
 	// A repeated attempt counts again.
 	MissingKey int64
-	// InvalidKey counts messages refused for another reason of their ID: it is too long or not valid UTF-8, or KeyBy
-	// failed.
+	// InvalidKey counts messages refused for another reason of their ID: too long, not valid UTF-8, or a failed KeyBy.
 	InvalidKey int64
 	// Failed counts calls of the handler that ended with an error, a panic or the end of their goroutine.
 	Failed int64

@@ -364,8 +364,7 @@ type Progress struct {
 	Topics           []TopicProgress // in the order of Config.Topics
 }
 
-// TopicProgress is how far one of a consumer's topics is read, as the consumer knows it. Its times have readings of the
-// monotonic clock.
+// TopicProgress is how far a topic is read, as its consumer knows it. Its times have readings of the monotonic clock.
 type TopicProgress struct {
 	Topic string
 	// Partitions is how many partitions the topic had at ListedAt; 0 if it did not exist. ListedAt is
@@ -412,8 +411,7 @@ func (c *Consumer) Progress() Progress {
 	return Progress{Channel: c.channel, GroupID: c.cfg.GroupID, Topics: all}
 }
 
-// keepProgress copies the progress of the session's partitions, because it stays true when the session ends. The lock
-// is held.
+// keepProgress copies the progress of the session's partitions, which outlives the session. The lock is held.
 func (c *Consumer) keepProgress() {
 	if c.session == nil {
 		return

@@ -42,8 +42,7 @@ type fetcher struct {
 	groupOffsets func(ctx context.Context, topic string, partition int) (groupOffsets, error)
 	// out takes chunks in order. It is full while the worker is busy, which keeps the fetcher from fetching.
 	out chan<- *chunk
-	// skipping is a request to skip the next record, and passing one to continue after a gap. They
-	// are nil if there is none.
+	// skipping is a request to skip the next record, passing one to continue after a gap, nil if there is none.
 	skipping, passing *granted
 
 	conn *kafkawire.FetchConn // nil: to be made

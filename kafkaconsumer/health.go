@@ -63,12 +63,10 @@ type Health struct {
 	// AcceptFailingSince is when accepting began to fail. It is zero while accepting works.
 	AcceptFailingSince time.Time
 	AcceptErr          error
-	// DeadLetterFailingSince is when publishing to the dead-letter topic began to fail. It is zero while publishing
-	// works.
+	// DeadLetterFailingSince is when publishing to the dead-letter topic began to fail, zero while it works.
 	DeadLetterFailingSince time.Time
 	DeadLetterErr          error
-	// CopyFailingSince is when publishing copies of poisoned and rejected messages began to fail. It is zero while that
-	// works.
+	// CopyFailingSince is when publishing copies of poisoned and rejected messages began to fail, zero while it works.
 	CopyFailingSince time.Time
 	CopyErr          error
 	// CommitErr is why the last commit failed, nil if it succeeded.
@@ -126,8 +124,7 @@ func (h Health) Err() error {
 	return errors.Join(problems...)
 }
 
-// namedPartitions bounds how many partitions an error text names. A member may have thousands, and they often share one
-// problem.
+// namedPartitions bounds how many partitions an error text names. A member may have thousands, often with one problem.
 const namedPartitions = 20
 
 // Lag returns the sum of the lags of the assigned partitions, in offsets, and since when one of them has been above
@@ -185,13 +182,11 @@ const (
 	partitionAccepting PartitionState = "accepting"
 	// partitionFailing means that fetching fails and is retried.
 	partitionFailing PartitionState = "failing"
-	// partitionHalted means stopped until an operator resumes the partition (contract 7.10), or until it is assigned
-	// again.
+	// partitionHalted means stopped until an operator resumes the partition (contract 7.10), or it is assigned again.
 	partitionHalted PartitionState = "halted"
 )
 
-// PartitionHealth describes one assigned partition in its generation. Offsets are -1 and times are zero while they are
-// unknown.
+// PartitionHealth describes one assigned partition in its generation. Offsets are -1 and times zero while unknown.
 type PartitionHealth struct {
 	Topic      string
 	Partition  int
@@ -395,8 +390,7 @@ func (c *Consumer) partitionHealth(s *session) []PartitionHealth {
 func (p *partition) lag() int64 { return p.distanceTo(p.highWatermark) }
 
 // readable returns how far accepted is behind the last readable offset. With read_committed that is the last stable
-// offset, before which no transaction is open. A consumer can be expected to reach this offset and not the high
-// watermark.
+// offset, before which no transaction is open. A consumer can be expected to reach this one.
 func (p *partition) readable() int64 {
 	if p.readCommitted && p.lastStable >= 0 {
 		return p.distanceTo(min(p.lastStable, p.highWatermark))
@@ -427,8 +421,7 @@ func (p *partition) compare() {
 }
 
 // assigned stores the high watermark asked for at assignment. It reports false for a value that cannot be true: one
-// below the committed offset comes from a leader that lags. If a gap was passed in between, the watermark of its log
-// stays.
+// below the committed offset comes from a leader that lags. If a gap was passed in between, its log's watermark stays.
 func (p *partition) assigned(highWatermark int64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

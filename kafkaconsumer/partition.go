@@ -11,8 +11,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// partition is one assigned partition in one generation. An offset names the next record, as Kafka counts. -1 means
-// unknown yet.
+// partition is one assigned partition in one generation. An offset names the next record, as in Kafka. -1 is unknown.
 type partition struct {
 	topic string
 	id    int
@@ -41,8 +40,7 @@ type partition struct {
 	caughtUp time.Time
 
 	assignedAt, progressAt time.Time
-	// behindSince and readableSince are since when the high watermark, and the last readable offset, have been above
-	// accepted.
+	// behindSince and readableSince are since when the high watermark and the last readable offset are above accepted.
 	behindSince, readableSince time.Time
 	err                        error // last error of fetching; nil since it worked again
 	errSince, wellSince        time.Time

@@ -33,9 +33,8 @@ import (
 // HeartbeatInterval while one is halted (contract 7.10).
 //
 // CarryOut deletes a request and, in the same transaction, stores record as rejected, or gap, if it gets one. Durable
-// means that this is done. Halt means that nothing is stored, because the request is no longer there or because the
-// database refuses its effect: the partition stays halted. After an error the same is passed again, as with
-// AcceptRecords.
+// means that this is done. Halt means that nothing is stored, because the request is gone or the database refuses its
+// effect: the partition stays halted. After an error the same is passed again, as with AcceptRecords.
 type Acceptor interface {
 	AcceptRecords(ctx context.Context, channel string, received []envelope.Received) ([]envelope.Result, error)
 	AcceptGap(ctx context.Context, channel string, gap envelope.Gap) (envelope.Disposition, error)

@@ -172,8 +172,7 @@ func timedOut(err error) bool { return store.IsWaiting(err) || errors.Is(err, co
 // cancelling a statement costs the connection.
 //
 // While a rename is rolled out, the programs have some keys in common. The second program waits for the first one at
-// such a key, and then finds its marker. The keys are sorted, because programs list them in different orders, which
-// would deadlock.
+// such a key, and then finds its marker. The keys are sorted: different orders would deadlock.
 func (s *Store) add(ctx context.Context, tx *gorm.DB, w work, wait time.Duration) (added bool, err error) {
 	if w.unmarked {
 		return true, nil

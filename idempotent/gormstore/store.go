@@ -78,8 +78,7 @@ func DefaultOptions() Options {
 	return Options{LockTimeout: 10 * time.Second, StatementTimeout: 10 * time.Second, BatchSize: 1000, MaxAttempts: 5}
 }
 
-// maxTimeout is longer than anybody waits, and shorter than PostgreSQL's limit of 24 days, above which every marker
-// would fail.
+// maxTimeout is longer than anybody waits, and below PostgreSQL's 24 days, above which every marker would fail.
 const maxTimeout = 24 * time.Hour
 
 // validate reports every option that is out of range, by name, with its value and what is allowed.

@@ -54,8 +54,7 @@ func (o Options) Validate() error {
 var ErrFull = errors.New("the memory store is full")
 
 // Store is an idempotent.Store in memory (contract 8.2). Do not use it if several processes handle the same messages,
-// or if a message that was handled before a restart must not run again: it knows nothing of other processes or earlier
-// runs.
+// or if a message that was handled before a restart must not run again: it knows no other processes or earlier runs.
 //
 // A call for a key that is being handled waits for that call, within its context and WaitTimeout. A run with legacy
 // keys remembers, and needs room for, each of its keys. The store is bounded by MaxKeys, and never forgets a key before
@@ -211,8 +210,7 @@ func (e *expiry) Pop() any {
 	return m
 }
 
-// remember adds a marker for the key. Callers of the functions in this file, except Cleanup, forgetBatch and Len, hold
-// s.mu.
+// remember adds a marker for the key. Its callers, and those of makeRoom and forget, hold s.mu.
 func (s *Store) remember(key idempotent.Key, retention time.Duration) {
 	if retention == 0 {
 		retention = idempotent.DefaultRetention

@@ -74,8 +74,7 @@ func (s *Store) wait(ctx context.Context, pause time.Duration, until time.Time) 
 }
 
 // giveUp releases a claim whose body has not succeeded, so that the message need not wait for the end of the lease. It
-// does so even if ctx has ended, which may be why the body failed. It returns ErrLost if the claim has become another
-// call's.
+// does so even if ctx has ended, which may be why the body failed. It returns ErrLost if another call has the claim.
 func (s *Store) giveUp(ctx context.Context, c *claim) error {
 	switch released, err := do(context.WithoutCancel(ctx), s, s.script(releaseScript, c)); {
 	case err != nil:
@@ -119,9 +118,8 @@ const (
 	marginsPerLease  = 6  // see margin
 )
 
-// hold renews the claim until end is called, even if ctx has ended, because the body may take a while to notice. The
-// body's context, held, is cancelled when the claim is lost. end returns why the claim was lost, if it was, after the
-// renewal has ended.
+// hold renews the claim until end is called, even after ctx, which the body may notice late. The body's context, held,
+// is cancelled when the claim is lost. end returns why the claim was lost, if it was, after the renewal has ended.
 func (s *Store) hold(ctx context.Context, c *claim) (held context.Context, end func() (lost error)) {
 	held, cancel := context.WithCancelCause(ctx)
 	renewing, stop := context.WithCancel(context.WithoutCancel(ctx))

@@ -151,8 +151,7 @@ func (s *Store) get(ctx context.Context, key string) (string, error) {
 	return value, err
 }
 
-// script returns the command that runs a script by its digest, or by its text if the server does not know it (any
-// more).
+// script returns the command that runs a script by its digest, or by its text if the server does not know it.
 func (s *Store) script(script *redis.Script, c *claim, arguments ...any) func(ctx context.Context) (int, error) {
 	arguments = append([]any{claimedValue(c.token)}, arguments...)
 	return func(ctx context.Context) (int, error) {

@@ -170,8 +170,7 @@ func New(client redis.UniversalClient, configure ...func(o *Options)) (*Store, e
 }
 
 // checkClient refuses clients with which keys do not stay on their server, and those that ignore deadlines. If a server
-// does not respond, a ring asks another one for its keys: the claims and markers there count as missing, and messages
-// are handled again.
+// does not respond, a ring asks another one: claims and markers count as missing, and messages are handled again.
 func checkClient(client redis.UniversalClient) error {
 	if client == nil {
 		return errors.New("redisstore: client is nil")
@@ -253,8 +252,7 @@ func (s *Store) Run(
 	case lost != nil && bodyErr != nil:
 		return false, failed(fmt.Errorf("%w; the body failed: %w", lost, bodyErr))
 	case lost != nil:
-		// A body may return nil because its context ended. So nothing is finalised, even if the claim should still be
-		// ours.
+		// A body may return nil because its context ended. So nothing is finalised, even if the claim is ours.
 		return false, failed(lost)
 	case bodyErr != nil:
 		if err := s.giveUp(ctx, c); err != nil {

@@ -173,9 +173,8 @@ var codeWords = map[string]int{"status": 3, "http": 3, "code": 4, "error": 4, "e
 
 const sqlState = "sqlstate" // its codes have letters, too
 
-// codeEnd returns the end of a code that distinguishes causes, such as an HTTP status, by the word before it ("status
-// 404", "StatusCode: 503", "exit status 1", "SQLSTATE 42P01", "Error 1062"), or by the status text after it ("502 Bad
-// Gateway").
+// codeEnd returns the end of a code that distinguishes causes, by the word before it ("status 404", "StatusCode: 503",
+// "exit status 1", "SQLSTATE 42P01", "Error 1062"), or by the status text after it ("502 Bad Gateway").
 func codeEnd(text string, i int) int {
 	end := span(text, i, isAlnum)
 	if end-i > codeWords[sqlState] || !strings.ContainsAny(text[i:end], digits) {

@@ -22,8 +22,7 @@ const (
 	smallAnswer = 64 << 10
 	// largeAnswer bounds answers that list brokers, partitions or members. The metadata of 100,000 partitions has 6 MB.
 	largeAnswer = 16 << 20
-	// largeAtOnce is how many answers larger than smallAnswer a consumer's connections, all together, may read and pass
-	// on at a time.
+	// largeAtOnce is how many answers above smallAnswer all of a consumer's connections may read and pass on at a time.
 	largeAtOnce = 2
 	// maxListed bounds the elements of all lists of an answer together. A number counts as one and anything else as
 	// otherListed, because a few bytes on the wire become a hundred in memory. The metadata of 100,000 partitions with
@@ -197,8 +196,7 @@ type request struct {
 	key     protocol.ApiKey
 	version int16
 	id      int32
-	// token means a SASL token without a request around it, as brokers before Kafka 1.0 expect it. Its answer has no
-	// frame either.
+	// token means a SASL token without a request around it, as before Kafka 1.0. Its answer has no frame either.
 	token bool
 }
 
@@ -269,8 +267,7 @@ func (c *checkedConn) completed() request {
 	return r
 }
 
-// answered removes and returns the request that is answered next. Brokers answer the requests of one connection in
-// order.
+// answered removes and returns the request that is answered next. Brokers answer a connection's requests in order.
 func (c *checkedConn) answered() (request, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

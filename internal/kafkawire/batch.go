@@ -174,8 +174,7 @@ func (b Batch) Walk(content []byte, maxHeaders int, each func(envelope.Record) e
 
 // readHeaders reads a record's headers, or skips them if they are not wanted or more than limit. In the latter case raw
 // holds them unread. The number of headers that a record claims never sizes an allocation unchecked. A header shares
-// its name with the one at the same place of known, if that has the same name: most records of a batch have the same
-// headers.
+// its name with the one at the same place of known, if the names are the same, as in most batches.
 func readHeaders(r *cursor, limit int, wanted bool, known []handler.Header) (headers []handler.Header, raw []byte) {
 	const least = 2
 	all := r.rest
@@ -255,8 +254,7 @@ func (t transaction) compare(with transaction) int {
 	return cmp.Or(cmp.Compare(t.producer, with.producer), cmp.Compare(t.first, with.first))
 }
 
-// NewAborted returns the aborted transactions of a response, whose memory it takes from the budget. It returns false if
-// ctx ends first.
+// NewAborted returns the aborted transactions of a response, with memory from the budget, and false if ctx ends first.
 func NewAborted(ctx context.Context, r *Response, h *Hold) (*Aborted, bool) {
 	n := len(r.Aborted) / abortedSize
 	if n > 0 && !h.Take(ctx, n*abortedSize) {

@@ -39,8 +39,7 @@ type FetchConn struct {
 	memory   []byte // where the next answer goes
 }
 
-// Versions of fetch requests that we support: from the first one with record batches to the last that kafka-go can
-// write.
+// Versions of fetch requests that we support: from the first with record batches to the last of kafka-go's.
 const (
 	firstFetchVersion = 4
 	lastFetchVersion  = 11
@@ -277,8 +276,7 @@ func readResponse(c *cursor, version int16, topic string, partition int32) (*Res
 	return r, nil
 }
 
-// TopicID identifies a topic to brokers. A topic that is deleted and created again has the same name and another ID.
-// Zero means no ID.
+// TopicID identifies a topic to brokers. A topic that is created again has the same name and another ID. Zero is none.
 type TopicID [16]byte
 
 // topicIDVersion is the first version of metadata requests with topic IDs. kafka-go only has earlier versions.

@@ -17,8 +17,7 @@ import (
 )
 
 // Inflater decompresses batches of at most as many bytes as NewInflater got. Compressed bytes may claim or become any
-// size. So memory is taken from the budget for bytes that are there or can result from them, never for a header's
-// claim.
+// size. So memory is taken from the budget for bytes that are there or can result, never for a header's claim.
 //
 // Compressed bytes may also cost any time: each frame of a few bytes takes the work of a beginning. So a batch has at
 // most maxFrames, and the context is checked between them and while bytes are read.
@@ -191,8 +190,7 @@ func (r *inflating) Read(into []byte) (int, error) {
 }
 
 // zstdSlack is how far a frame's bound may exceed the rest of the limit before the decoder is limited. Bounds are
-// rounded up to whole blocks, and a limited decoder also refuses small content that was written with a window larger
-// than its limit.
+// rounded up to whole blocks, and a limited decoder also refuses small content that was written with a larger window.
 const zstdSlack = 4 << 20
 
 // unzstd decompresses zstd, one frame after the other.
@@ -356,8 +354,7 @@ func cutFrame(content []byte) (f zstdFrame, err error) {
 }
 
 // checkLZ4 walks the frames of lz4-compressed bytes and refuses more of them than maxFrames, and frames that no
-// producer of Kafka writes: of the format before frames, and with a dictionary. Their end may be elsewhere than where
-// the codec finds it.
+// producer of Kafka writes: of the format before frames, and with a dictionary. The codec may find their end elsewhere.
 func checkLZ4(content []byte) error {
 	const (
 		frameMagic, skippableMagic  = 0x184D2204, 0x184D2A50

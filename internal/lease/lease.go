@@ -239,8 +239,7 @@ func (h *Hold) Held() bool {
 	return h.holds()
 }
 
-// holds reports whether the lease is held. It does not rely on the fence, which may fire late in a process that was
-// frozen.
+// holds reports whether the lease is held. It does not rely on the fence, which may fire late after a freeze.
 func (h *Hold) holds() bool { return h.held && h.term.Err() == nil && time.Now().Before(h.until) }
 
 // Fresh reports whether the lease is held and was renewed recently. Check it before beginning something new: a

@@ -143,8 +143,7 @@ func (c *core) With(fields []zapcore.Field) zapcore.Core {
 	return &core{Core: c.Core.With(c.safe(bound, fields)), limiter: c.limiter, redactor: c.redactor, bound: bound}
 }
 
-// Check implements zapcore.Core. The application's core decides about the line, for instance by sampling, when the line
-// is passed to it.
+// Check implements zapcore.Core. The application's core decides about the line, such as by sampling, when it gets it.
 func (c *core) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
 	if c.Enabled(entry.Level) {
 		return checked.AddCore(entry, c)

@@ -39,8 +39,7 @@ func scanProperties(serialized string) (p handler.Properties, ok bool) {
 	return p, !s.failed && s.rest == ""
 }
 
-// scanner parses JSON without white space and escapes. Once it has failed it stays failed, and its results mean
-// nothing.
+// scanner parses JSON without white space and escapes. Once failed it stays failed, and its results mean nothing.
 type scanner struct {
 	rest   string
 	failed bool

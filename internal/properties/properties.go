@@ -115,8 +115,7 @@ func Parse(serialized string) (handler.Properties, error) {
 	return decodeProperties(serialized)
 }
 
-// ChannelBytes is how much of the stored form Channel needs: its first member is the channel, at most 200 characters of
-// at most 12 bytes each.
+// ChannelBytes is how much of the stored form Channel needs: its first member has at most 200 characters of 12 bytes.
 const ChannelBytes = 2500
 
 // Channel returns the channel in the beginning of the stored form, which may be cut after ChannelBytes. It returns ""

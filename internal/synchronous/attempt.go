@@ -49,8 +49,7 @@ func (r *Runner) try(ctx context.Context, stopping <-chan struct{}, at partition
 	return a.applyVerdict(ctx, time.Since(started))
 }
 
-// enter waits until an attempt may begin, and takes a slot for it. It returns false if stopping is closed or ctx ends
-// first.
+// enter waits until an attempt may begin, and takes a slot. It returns false if stopping is closed or ctx ends first.
 //
 // Once it has a slot, it checks stopping, ctx and the stuck calls again: while it waited, the call that had the slot
 // may have been given up as stuck. That call is recorded as stuck before it returns its slot, so the next owner of the

@@ -186,8 +186,7 @@ func joined(ctx, other context.Context) (context.Context, context.CancelFunc) {
 	return ctx, func() { unlink(); cancel(nil) }
 }
 
-// protected calls f and turns a panic of the store's code into an error. Panics of the attempt are recovered before
-// they get here.
+// protected calls f and turns a panic of the store's code into an error. Panics of the attempt are recovered before.
 func protected(s idempotent.Store, f func() (bool, error)) (duplicate bool, err error) {
 	defer func() {
 		if v := recover(); v != nil {

@@ -31,8 +31,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// Config is what a Runner works with. Memories, Paused, Running, Backoff, Middleware, Hooks and Instruments are
-// optional.
+// Config is what a Runner works with. Memories, Paused, Running, Backoff, Middleware, Hooks, Instruments are optional.
 type Config struct {
 	Channel  string
 	Registry *registry.Registry
@@ -46,8 +45,7 @@ type Config struct {
 	// Running tracks the running calls.
 	Running *attempt.Running
 
-	// MaxRetries is after how many failed attempts a handler gives a message up, unless it has its own; 0 and 1 both
-	// mean no retry.
+	// MaxRetries is after how many failed attempts a handler gives up, unless it has its own; 0 and 1 mean no retry.
 	MaxRetries int
 	// Concurrency is how many handlers run at once; at least 1.
 	Concurrency int
@@ -357,8 +355,7 @@ func (r *Runner) Failing() []health.FailingHandler {
 // Ran is the result of one message of a record that ran again.
 type Ran struct {
 	MessageID string
-	// Routed is how many handlers take the message. Handlers is how many of them ran, as opposed to those that had
-	// processed it before.
+	// Routed is how many handlers take the message. Handlers is how many ran, not having processed it before.
 	Routed, Handlers int
 }
 

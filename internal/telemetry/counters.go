@@ -42,9 +42,8 @@ const (
 	events
 )
 
-// Counters count the events of one inbox of this process since it was made. They are safe for concurrent use. They
-// start from zero in each process; the truth is in the database. The zero value counts, too, but distinguishes no
-// handlers and no channels.
+// Counters count the events of one inbox of this process since it was made. They are safe for concurrent use. The truth
+// is in the database. The zero value counts, too, but distinguishes no handlers and no channels.
 type Counters struct {
 	totals [events]atomic.Int64
 

@@ -153,8 +153,7 @@ func (i *Instruments) TimesAccepts(ctx context.Context) bool {
 	return i != nil && i.accept.Enabled(ctx)
 }
 
-// Accepted measures one accept: how long its transaction took, and whether it failed. A batch of several channels
-// counts as Other.
+// Accepted measures one accept: how long its transaction took, and whether it failed. Several channels count as Other.
 func (i *Instruments) Accepted(ctx context.Context, channel string, took time.Duration, failed bool) {
 	options, declared := i.ofChannel[channel]
 	if failed || !declared {
@@ -247,9 +246,8 @@ func system(transport string) string {
 // counted as they happen, while an inbox's are observed: one scope may not have both under one name.
 const ReceiverScope = Scope + "/idempotent"
 
-// Receiver counts and measures one handler of an idempotent receiver that is used without an inbox. It has the
-// instruments that an Inline channel has (contract 8.6). It is safe for concurrent use, starts no goroutine, and needs
-// no end.
+// Receiver counts and measures one handler of an idempotent receiver that is used without an inbox, with an Inline
+// channel's instruments (contract 8.6). It is safe for concurrent use, starts no goroutine, and needs no end.
 type Receiver struct {
 	counters [events]metric.Int64Counter
 	run      metric.Float64Histogram
@@ -262,8 +260,7 @@ type Receiver struct {
 // receiverEvents are the events that a Receiver counts.
 var receiverEvents = []Event{Processed, Failed, DuplicateSkipped, MissingKey}
 
-// NewReceiver returns the Receiver of a handler. provider may be nil: then OpenTelemetry's global one is used. channel
-// may be empty.
+// NewReceiver returns the Receiver of a handler. A nil provider is OpenTelemetry's global one. channel may be empty.
 func NewReceiver(provider metric.MeterProvider, handlerKey, channel string) (*Receiver, error) {
 	if provider == nil {
 		provider = otel.GetMeterProvider()
@@ -340,8 +337,7 @@ type Sample struct {
 	Handlers   []HandlerSample
 	Workers    int
 	Partitions []PartitionSample
-	// OldestRunning is when the oldest running call of each handler began, by handler key; zero if none runs. It does
-	// not need the database.
+	// OldestRunning is when each handler's oldest running call began, by key; zero if none runs. It needs no database.
 	OldestRunning map[string]time.Time
 	// Health is the process's state for each reason alone, by its code: 0 healthy, 1 degraded, 2 unhealthy.
 	Health map[string]int

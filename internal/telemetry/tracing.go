@@ -65,8 +65,7 @@ type Accepting struct {
 	span        trace.Span
 	instruments *Instruments
 	channel     string
-	// Traceparent is stored with the messages, so that their attempts can link to the accept; empty if the span is not
-	// sampled.
+	// Traceparent is stored with the messages, so that attempts can link to the accept; empty if it is not sampled.
 	Traceparent string
 }
 
@@ -264,8 +263,7 @@ func (o *origin) attributes() []attribute.KeyValue {
 type carrier handler.Properties
 
 // maxContextBytes limits a value that a propagator gets, because the value is read at the accept and again at each
-// attempt. W3C's limits are not higher: 8,192 bytes for baggage, 512 for a tracestate that every participant must pass
-// on.
+// attempt. W3C's limits are not higher: 8,192 bytes for baggage, 512 for a tracestate that must be passed on.
 const maxContextBytes = 8 << 10
 
 // Get returns the first value of that name. A value that is too long counts as missing.
@@ -305,8 +303,7 @@ func (c carrier) Keys() []string {
 var traceContext = propagation.TraceContext{}
 
 // produced returns ctx with the producer's context from a message: its span, if readable, and all values that the
-// application's propagator reads. Malformed context counts as missing, and so does context on which that propagator
-// panics.
+// application's propagator reads. Malformed context counts as missing, as does one on which that propagator panics.
 func (i *Instruments) produced(
 	ctx context.Context, p handler.Properties,
 ) (with context.Context, producer trace.SpanContext) {
