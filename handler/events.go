@@ -82,10 +82,7 @@ func CallHook[E any](ctx context.Context, hook func(context.Context, E), event E
 	if hook == nil {
 		return nil
 	}
-	return routine.Protect("hook", func() error {
-		hook(ctx, event)
-		return nil
-	})
+	return routine.Protect("hook", func() error { hook(ctx, event); return nil })
 }
 
 // Counts are the counters of an inbox at one moment, since the process began.

@@ -200,18 +200,15 @@ func (w *wrapped[T]) missing(ctx context.Context) {
 
 // undeduplicated calls the handler without asking the store.
 func (w *wrapped[T]) undeduplicated(ctx context.Context, message T) error {
-	succeeded, began := false, time.Now()
+	counter, outcome, began := &w.counters.failed, handler.AttemptFailed, time.Now()
 	defer func() { // also if it panics or ends its goroutine
-		if succeeded {
-			w.counters.undeduplicated.Add(1)
-			w.ended(ctx, handler.AttemptCompleted, began)
-		} else {
-			w.counters.failed.Add(1)
-			w.ended(ctx, handler.AttemptFailed, began)
-		}
+		counter.Add(1)
+		w.ended(ctx, outcome, began)
 	}()
 	err := w.fn(ctx, message)
-	succeeded = err == nil
+	if err == nil {
+		counter, outcome = &w.counters.undeduplicated, handler.AttemptCompleted
+	}
 	return err
 }
 

@@ -347,15 +347,6 @@ func (s *shared) callback(option string, call func()) {
 	}
 }
 
-// committed records a commit's result.
-func (c *Consumer) committed(err error) {
-	if err != nil {
-		c.committing.Begin(nil, c.cfg.explain(err))
-		return
-	}
-	c.committing.End(nil)
-}
-
 func (s *shared) decode(r envelope.Record) envelope.Received { return s.decoder.Decode(s.channel, r) }
 
 // Progress is how far the topics of a channel are read in its group (contract 6.5).

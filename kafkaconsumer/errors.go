@@ -41,12 +41,11 @@ type OffsetGapError struct {
 
 // Error names what is missing and what to do.
 func (e *OffsetGapError) Error() string {
-	where := fmt.Sprintf("offset %d of %s/%d is out of range, the log holds %d to %d", e.Offset, e.Topic, e.Partition,
-		e.First, e.Last-1)
+	log := fmt.Sprintf("holds %d to %d", e.First, e.Last-1)
 	if e.Last <= e.First {
-		where = fmt.Sprintf("offset %d of %s/%d is out of range, the log is empty and continues at %d", e.Offset, e.Topic,
-			e.Partition, e.Last)
+		log = fmt.Sprintf("is empty and continues at %d", e.Last)
 	}
+	where := fmt.Sprintf("offset %d of %s/%d is out of range, the log %s", e.Offset, e.Topic, e.Partition, log)
 	if e.Offset < e.First {
 		return fmt.Sprintf("%s: %d records were deleted unread; to go on without them, resume the partition, set OnGap to continue or the group's offset to %d", where, e.First-e.Offset, e.First)
 	}

@@ -218,18 +218,6 @@ func (f *fetcher) fetch(offset int64, held *kafkawire.Hold) (*kafkawire.Response
 	return nil, fmt.Errorf("fetch %s/%d from offset %d: %w", p.topic, p.id, offset, err)
 }
 
-// send hands a chunk to the worker. It reports false if the partition ended first.
-func (f *fetcher) send(ctx context.Context, c *chunk, held *kafkawire.Hold) bool {
-	held.Send(c.bytes)
-	select {
-	case f.out <- c:
-		return true
-	case <-ctx.Done():
-		f.buffer.Release(c.bytes)
-		return false
-	}
-}
-
 // identifyEvery bounds how long records are delivered on a connection before the topic's ID is asked for again. After
 // unaskedFor without a fetch in flight it is asked for at once. No topic can be deleted and created again in less time.
 const (
@@ -477,16 +465,21 @@ func (d *responseReader) add(r envelope.Record) error {
 	return nil
 }
 
-// flush sends the chunk to the worker, with next as the offset to continue at.
+// flush sends the chunk to the worker, with next as the offset to continue at. It reports false if the partition ended
+// first.
 func (d *responseReader) flush(next int64) bool {
+	f := d.fetcher
 	d.note(next)
-	d.fetcher.usual = len(d.chunk.received)
-	d.chunk.next = next
-	if !d.fetcher.send(d.fetcher.partition.ctx, d.chunk, d.held) {
+	f.usual, d.chunk.next = len(d.chunk.received), next
+	d.held.Send(d.chunk.bytes)
+	select {
+	case f.out <- d.chunk:
+		d.sent, d.chunk = next, f.newChunk()
+		return true
+	case <-f.partition.ctx.Done():
+		f.buffer.Release(d.chunk.bytes)
 		return false
 	}
-	d.sent, d.chunk = next, d.fetcher.newChunk()
-	return true
 }
 
 // newChunk returns an empty chunk of the partition's run. Only the fetcher begins another run.

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/protocol/listoffsets"
@@ -198,20 +197,14 @@ func (n *network) listSome(
 // therefore neither overtake each other nor move back. The one exception, beginGroup, commits
 // before the committer has anything to commit.
 type committer struct {
-	gen        *kafka.Generation
-	partitions []*partition
-	interval   time.Duration
-	// another commits on another connection than the generation's.
-	another func(offsets map[string]map[int]int64) error
-	done    func(error) // gets the result of each commit
-
-	failed bool
+	session *session
+	failed  bool
 }
 
 // run commits the due offsets every interval until ctx ends or a commit fails. It reports whether no commit failed. A
 // failed commit means that the generation is over or the coordinator is gone: the member has to join again.
 func (c *committer) run(ctx context.Context) bool {
-	for routine.Sleep(ctx, c.interval) {
+	for routine.Sleep(ctx, c.session.consumer.cfg.CommitInterval) {
 		if !c.flush() {
 			return false
 		}
@@ -225,9 +218,10 @@ func (c *committer) flush() bool {
 	if c.failed {
 		return false
 	}
+	s, consumer := c.session, c.session.consumer
 	offsets := map[string]map[int]int64{}
 	taken := map[*partition]int64{}
-	for _, p := range c.partitions {
+	for _, p := range s.partitions {
 		if offset, due := p.due(); due {
 			if offsets[p.topic] == nil {
 				offsets[p.topic] = map[int]int64{}
@@ -239,12 +233,13 @@ func (c *committer) flush() bool {
 	if len(taken) == 0 {
 		return true
 	}
-	err := c.gen.CommitOffsets(offsets)
+	err := s.gen.CommitOffsets(offsets)
 	if lost(err) {
 		// The connection is lost, for example because the broker closed it when its SASL session expired. The generation is
 		// still alive: this member joins again only after the session has returned. So the same offsets can be committed once
 		// more, whether or not the first try reached the broker.
-		if again := c.another(offsets); again != nil {
+		consumer.network.transport.CloseIdleConnections() // idle ones may be as old as the lost one
+		if again := s.commit(offsets); again != nil {
 			err = fmt.Errorf("%w, and once more: %w", err, again)
 		} else {
 			err = nil
@@ -252,20 +247,15 @@ func (c *committer) flush() bool {
 	}
 	if err != nil {
 		c.failed = true
-		c.done(fmt.Errorf("commit offsets of %d partitions: %w", len(taken), err))
+		err = fmt.Errorf("commit offsets of %d partitions: %w", len(taken), err)
+		consumer.committing.Begin(nil, consumer.cfg.explain(err))
 		return false
 	}
 	for p, offset := range taken {
 		p.commit(offset)
 	}
-	c.done(nil)
+	consumer.committing.End(nil)
 	return true
-}
-
-// commitAgain commits on a fresh connection.
-func (s *session) commitAgain(offsets map[string]map[int]int64) error {
-	s.consumer.network.transport.CloseIdleConnections() // idle ones may be as old as the lost one
-	return s.commit(offsets)
 }
 
 // commit commits for the session's generation on another connection than the generation's. Brokers refuse it too once

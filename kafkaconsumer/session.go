@@ -85,8 +85,7 @@ func (s *session) run(watch func(ctx context.Context, end func())) {
 			fetchers.Go(func() { f.run(s.ctx, f.partition.committed) })
 		}
 	}
-	committer := &committer{gen: s.gen, partitions: s.partitions, interval: c.cfg.CommitInterval, another: s.commitAgain,
-		done: c.committed}
+	committer := &committer{session: s}
 	stopCommitting, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	helpers.Go(func() {

@@ -55,22 +55,14 @@ func (s *Store) claim(ctx context.Context, run idempotent.Run) (c *claim, duplic
 		case !known(value):
 			return nil, false, errForeignValue
 		}
-		if err := s.wait(ctx, retry.Next(), waitUntil); err != nil {
-			return nil, false, err
+		left := time.Until(waitUntil)
+		if left <= 0 {
+			return nil, false, idempotent.ErrInProgress
+		}
+		if !routine.Sleep(ctx, min(retry.Next(), left)) {
+			return nil, false, fmt.Errorf("%w: %w", idempotent.ErrInProgress, ctx.Err())
 		}
 	}
-}
-
-// wait waits for the pause, but not beyond until.
-func (s *Store) wait(ctx context.Context, pause time.Duration, until time.Time) error {
-	left := time.Until(until)
-	if left <= 0 {
-		return idempotent.ErrInProgress
-	}
-	if !routine.Sleep(ctx, min(pause, left)) {
-		return fmt.Errorf("%w: %w", idempotent.ErrInProgress, ctx.Err())
-	}
-	return nil
 }
 
 // giveUp releases a claim whose body has not succeeded, so that the message need not wait for the end of the lease. It
@@ -118,7 +110,7 @@ const (
 	marginsPerLease  = 6  // see margin
 )
 
-// hold renews the claim until end is called, even after ctx, which the body may notice late. The body's context, held,
+// hold renews the claim until end is called, even after ctx has ended, as the body may notice late. The body's context
 // is cancelled when the claim is lost. end returns why the claim was lost, if it was, after the renewal has ended.
 func (s *Store) hold(ctx context.Context, c *claim) (held context.Context, end func() (lost error)) {
 	held, cancel := context.WithCancelCause(ctx)
