@@ -13,6 +13,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/brief"
 	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/problems"
 	"github.com/gorm-inbox/inbox/internal/registry"
@@ -126,13 +127,7 @@ func (i *Identifier[T]) FindsIDs() bool {
 
 // storable makes a message type fit a store's column. No message is refused for its type: nothing is looked up by it.
 func storable(s string) string {
-	s = strings.ReplaceAll(strings.ToValidUTF8(s, "\ufffd"), "\x00", "\ufffd")
-	if len(s) > columns.MaxType {
-		if runes := []rune(s); len(runes) > columns.MaxType {
-			s = string(runes[:columns.MaxType])
-		}
-	}
-	return s
+	return brief.Characters(strings.ReplaceAll(strings.ToValidUTF8(s, "\ufffd"), "\x00", "\ufffd"), columns.MaxType)
 }
 
 // described is implemented by handler.Message, handler.Delivery and types that embed one of them.

@@ -250,12 +250,10 @@ func permanent(err error) bool {
 }
 
 const (
-	// maxCopyBytes bounds a copy's content and headers, of which one is in memory at a time.
-	maxCopyBytes = 16 << 20
+	maxCopyBytes = 16 << 20 // bounds a copy's content and headers, of which one is in memory at a time
 	// maxBareKey bounds the key of a copy without content. Compacted topics require a key.
-	maxBareKey = 4 << 10
-	// copiesListed is how many rows are listed at once, without their contents.
-	copiesListed = 100
+	maxBareKey   = 4 << 10
+	copiesListed = 100 // how many rows are listed at once, without their contents
 	// copyFailures is how many failures end a round. The next round continues after them, so that rows that
 	// keep failing do not hold up the others.
 	copyFailures = 3

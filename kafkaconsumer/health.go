@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -146,15 +147,8 @@ func (h Health) Lag() (lag int64, since time.Time) {
 // CaughtUp reports whether everything is accepted that was in the assigned partitions when they were assigned. It is
 // false without a generation, and true for a member without partitions (contract 6.5).
 func (h Health) CaughtUp() bool {
-	if h.State != StateRunning {
-		return false
-	}
-	for _, p := range h.Partitions {
-		if !p.CaughtUp {
-			return false
-		}
-	}
-	return true
+	return h.State == StateRunning &&
+		!slices.ContainsFunc(h.Partitions, func(p PartitionHealth) bool { return !p.CaughtUp })
 }
 
 // Halted returns the partitions that are halted.

@@ -53,14 +53,10 @@ const (
 const (
 	// BatchPrefix is the size of the base offset and the length of what follows.
 	BatchPrefix = 12
-	// magicAt is where all formats have their number.
-	magicAt = 16
-	// oldSumAt is where formats 0 and 1 have their checksum, which covers everything from magicAt on.
-	oldSumAt = 12
-	// batchHeader is the size of a batch without records, after its prefix.
-	batchHeader = 49
-	// leastRecord is the length of the shortest record.
-	leastRecord = 7
+	magicAt     = 16 // where all formats have their number
+	oldSumAt    = 12 // where formats 0 and 1 have their checksum, which covers everything from magicAt on
+	batchHeader = 49 // the size of a batch without records, after its prefix
+	leastRecord = 7  // the length of the shortest record
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -234,8 +230,7 @@ func Owned(r envelope.Record) envelope.Record {
 }
 
 const (
-	// abortedSize is the size of an aborted transaction in a response: producer and first offset.
-	abortedSize = 16
+	abortedSize = 16 // the size of an aborted transaction in a response: producer and first offset
 	// maxAborted bounds the list. Each of them has left a marker in the log, so a real one is far shorter.
 	maxAborted = 1 << 20
 )
