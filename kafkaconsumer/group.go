@@ -437,13 +437,12 @@ func (c *Consumer) group(ctx context.Context) (*Idle, error) {
 		return nil, fmt.Errorf("describe group %q: %w", c.cfg.GroupID, err)
 	}
 	for _, g := range answer.Groups {
-		if g.GroupID != c.cfg.GroupID {
+		switch {
+		case g.GroupID != c.cfg.GroupID:
 			continue
-		}
-		if g.Error != nil {
+		case g.Error != nil:
 			return nil, fmt.Errorf("describe group %q: %w", c.cfg.GroupID, g.Error)
-		}
-		if g.GroupState != "Stable" {
+		case g.GroupState != "Stable":
 			return nil, fmt.Errorf("describe group %q: it is %s", c.cfg.GroupID, g.GroupState)
 		}
 		idle := &Idle{Members: len(g.Members)}

@@ -189,7 +189,7 @@ func (c *core) safe(of kind, fields []zapcore.Field) []zapcore.Field {
 			about.MessageID = f.String
 		}
 	}
-	var replaced []zapcore.Field
+	all, copied := fields, false
 	for i, f := range fields {
 		safe, changed := f, false
 		switch f.Type {
@@ -206,18 +206,14 @@ func (c *core) safe(of kind, fields []zapcore.Field) []zapcore.Field {
 				safe, changed = zap.Strings(f.Key, list), true
 			}
 		}
-		if !changed {
-			continue
+		if changed && !copied {
+			all, copied = slices.Clone(fields), true
 		}
-		if replaced == nil {
-			replaced = slices.Clone(fields)
+		if changed {
+			all[i] = safe
 		}
-		replaced[i] = safe
 	}
-	if replaced == nil {
-		return fields
-	}
-	return replaced
+	return all
 }
 
 // How many characters of a field are written: of errors and stacks, and of every other text, such as an ID.
