@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"mime"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -40,13 +41,10 @@ const (
 
 // looksStructured reports whether a record may hold JSON events. It runs for every record, so it makes no strings.
 func looksStructured(headers []handler.Header) bool {
-	for _, h := range headers {
-		if strings.EqualFold(h.Key, contentTypeHeader) && len(h.Value) >= len(eventMediaType) &&
-			bytes.EqualFold(h.Value[:len(eventMediaType)], []byte(eventMediaType)) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(headers, func(h handler.Header) bool {
+		return strings.EqualFold(h.Key, contentTypeHeader) && len(h.Value) >= len(eventMediaType) &&
+			bytes.EqualFold(h.Value[:len(eventMediaType)], []byte(eventMediaType))
+	})
 }
 
 func isEventMedia(contentType string) bool {
@@ -77,10 +75,8 @@ func cloudEventKind(headers []handler.Header) (eventKind, error) {
 			return noEvent, malformed("content type %q, supported are %s and %s", contentType, structuredFormat, batchFormat)
 		}
 	}
-	for _, h := range headers {
-		if h.Key == attributePrefix+"specversion" {
-			return binaryEvent, nil
-		}
+	if slices.ContainsFunc(headers, func(h handler.Header) bool { return h.Key == attributePrefix+"specversion" }) {
+		return binaryEvent, nil
 	}
 	return noEvent, nil
 }

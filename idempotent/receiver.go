@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -146,10 +147,8 @@ func (r *Receiver) Store() Store { return r.store }
 func (r *Receiver) register(keys []string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, key := range keys {
-		if r.handlers[key] {
-			return fmt.Errorf("the receiver has another handler with the key %q", key)
-		}
+	if i := slices.IndexFunc(keys, func(key string) bool { return r.handlers[key] }); i >= 0 {
+		return fmt.Errorf("the receiver has another handler with the key %q", keys[i])
 	}
 	for _, key := range keys {
 		r.handlers[key] = true

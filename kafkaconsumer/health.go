@@ -153,13 +153,7 @@ func (h Health) CaughtUp() bool {
 
 // Halted returns the partitions that are halted.
 func (h Health) Halted() []PartitionHealth {
-	var halted []PartitionHealth
-	for _, p := range h.Partitions {
-		if p.Halted != nil {
-			halted = append(halted, p)
-		}
-	}
-	return halted
+	return slices.DeleteFunc(slices.Clone(h.Partitions), func(p PartitionHealth) bool { return p.Halted == nil })
 }
 
 // PartitionState is what is being done with a partition: "starting", "fetching", "accepting", "failing" or "halted".
