@@ -112,7 +112,7 @@ func inJSON[T ~string | ~[]byte](text T) int {
 // SizeBound returns an upper bound of the memory that decoding the record takes, beyond its Size, so that the memory
 // can be reserved first (contract 7.2). It allocates nothing.
 func (d *Decoder) SizeBound(r Record) int {
-	b := d.bounds()
+	b := d.bounds
 	if d.check(r) != nil {
 		return 0 // it is not decoded
 	}
@@ -137,7 +137,7 @@ func (d *Decoder) SizeBound(r Record) int {
 
 // check returns an error if the record cannot be decoded at all.
 func (d *Decoder) check(r Record) error {
-	b := d.bounds()
+	b := d.bounds
 	if n := len(r.Headers); n > b.headers {
 		return tooMany(n, "headers", "MaxHeaders", b.headers)
 	}
@@ -152,7 +152,7 @@ func (d *Decoder) withHeaders(r Record) (Record, error) {
 	if r.RawHeaders == nil {
 		return r, nil
 	}
-	b := d.bounds()
+	b := d.bounds
 	if n := countHeaders(r.RawHeaders); n > b.headers {
 		return r, tooMany(n, "headers", "MaxHeaders", b.headers)
 	}
@@ -175,41 +175,34 @@ var errRawHeaders = errors.New("its raw headers are not what Kafka's record form
 // readHeaders reads headers in Kafka's record format: their number, and for each the length of its name, the name, the
 // length of its value and the value. A length of -1 is null. Numbers are varints.
 func readHeaders(raw []byte) ([]handler.Header, error) {
-	next := func() (int64, bool) {
+	bad := false
+	number := func() int64 {
 		n, size := binary.Varint(raw)
-		if size <= 0 {
-			return 0, false
-		}
-		raw = raw[size:]
-		return n, true
+		bad = bad || size <= 0
+		raw = raw[max(size, 0):]
+		return n
 	}
-	text := func() ([]byte, bool) {
-		n, ok := next()
-		if !ok || n < -1 || n > int64(len(raw)) {
-			return nil, false
-		}
-		if n == -1 {
-			return nil, true
+	text := func() []byte {
+		n := number()
+		if bad = bad || n < -1 || n > int64(len(raw)); bad || n == -1 {
+			return nil
 		}
 		taken := raw[:n:n]
 		raw = raw[n:]
-		return taken, true
+		return taken
 	}
 	const least = 2 // bytes of a header
-	count, ok := next()
-	if !ok || count < 0 || count > int64(len(raw))/least {
+	count := number()
+	if bad || count < 0 || count > int64(len(raw))/least {
 		return nil, errRawHeaders
 	}
 	headers := make([]handler.Header, 0, count)
 	for range count {
-		key, ok := text()
-		value, also := text()
-		if !ok || !also || key == nil {
-			return nil, errRawHeaders
-		}
+		key, value := text(), text()
+		bad = bad || key == nil
 		headers = append(headers, handler.Header{Key: string(key), Value: value})
 	}
-	if len(raw) > 0 {
+	if bad || len(raw) > 0 {
 		return nil, errRawHeaders
 	}
 	return headers, nil
@@ -257,12 +250,14 @@ func elements(raw []byte) int {
 	return n + 1
 }
 
-// checkMediaType refuses a content type that no column can hold, before it is parsed: it may have any number of
-// parameters.
+// checkMediaType refuses a content type that no column can hold before it is parsed: it may have many parameters.
 func checkMediaType(contentType string) error {
-	if n := utf8.RuneCountInString(contentType); n > columns.MaxContentType {
-		return fmt.Errorf("%w: its content type has %d characters: must have %d at most", ErrTooLarge, n,
-			columns.MaxContentType)
+	return checkLength("content type", contentType, columns.MaxContentType)
+}
+
+func checkLength(what, text string, limit int) error {
+	if n := utf8.RuneCountInString(text); n > limit {
+		return fmt.Errorf("%w: its %s has %d characters: must have %d at most", ErrTooLarge, what, n, limit)
 	}
 	return nil
 }

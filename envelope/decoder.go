@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync"
 	"unicode/utf8"
 
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/brief"
 	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
@@ -139,9 +141,7 @@ func (c DecoderConfig) Validate() error {
 
 // withDefaults returns c with defaults for the fields that are not set.
 func (c DecoderConfig) withDefaults() DecoderConfig {
-	if c.Mode == "" {
-		c.Mode = Auto
-	}
+	c.Mode = cmp.Or(c.Mode, Auto)
 	if c.TypeHeader == "" && c.Type == "" {
 		c.TypeHeader = defaultTypeHeader
 	}
@@ -162,10 +162,10 @@ func (d *Decoder) RecordLimit() int { return d.cfg.MaxRecordBytes }
 
 // Decoder turns records into messages. It is safe for concurrent use.
 type Decoder struct {
-	cfg DecoderConfig
-	log *zap.Logger
-	// warned holds the channels whose missing IDs were logged.
-	warned sync.Map
+	cfg    DecoderConfig
+	bounds bounds // of cfg
+	log    *zap.Logger
+	warned sync.Map // the channels whose missing IDs were logged
 }
 
 // NewDecoder returns a Decoder. A nil log logs nothing. It fails only on an invalid config.
@@ -176,7 +176,9 @@ func NewDecoder(cfg DecoderConfig, log *zap.Logger) (*Decoder, error) {
 	if log == nil {
 		log = zap.NewNop()
 	}
-	return &Decoder{cfg: cfg.withDefaults(), log: log}, nil
+	cfg = cfg.withDefaults()
+	return &Decoder{cfg: cfg, log: log,
+		bounds: bounds{cfg.MaxHeaders, cfg.MaxEvents, cfg.MaxAttributes, cfg.MaxRecordBytes}}, nil
 }
 
 // Decode turns a record into its messages. It never fails as a whole: if no message can be made of the record, the
@@ -198,8 +200,8 @@ func (d *Decoder) Decode(channel string, r Record) (received Received) {
 	var usual [1]decoded // on the stack
 	messages, err := d.decode(r, usual[:0])
 	if err == nil && len(messages) == 1 && messages[0].event != nil { // attributes of a batch are counted while it is read
-		if size := r.Size() + messageSize(r, messages[0].content, messages[0].event.attributes); size > d.cfg.MaxRecordBytes {
-			err = d.bounds().tooBig(size)
+		if size := r.Size() + messageSize(r, messages[0].content, messages[0].event); size > d.cfg.MaxRecordBytes {
+			err = d.bounds.tooBig(size)
 		}
 	}
 	if err != nil {
@@ -214,8 +216,7 @@ func (d *Decoder) Decode(channel string, r Record) (received Received) {
 	for i, m := range messages {
 		raw := handler.RawMessage{
 			Channel: channel, Type: m.typ, Source: m.source, ContentType: m.contentType, Content: m.content,
-			Transport:   transport,
-			OrderingKey: d.cfg.OrderingKey(r),
+			Transport: transport, OrderingKey: d.cfg.OrderingKey(r),
 			Properties: handler.Properties{
 				Channel: channel, Headers: r.Headers,
 				Kafka: &handler.KafkaCoordinates{Topic: r.Topic, Partition: r.Partition, Offset: r.Offset, Timestamp: r.Timestamp,
@@ -224,7 +225,7 @@ func (d *Decoder) Decode(channel string, r Record) (received Received) {
 		}
 		in := IDInput{Record: r, Data: m.content, Index: i}
 		if m.event != nil {
-			raw.Properties.Attributes, in.Attributes = m.event.attributes, m.event.attributes
+			raw.Properties.Attributes, in.Attributes = m.event, m.event
 		}
 		raw.ID, raw.IDErr = d.findID(channel, in, len(messages))
 		out.Messages[i] = raw
@@ -257,34 +258,24 @@ func refuseShared(messages []handler.RawMessage) {
 	}
 }
 
-func (d *Decoder) bounds() bounds {
-	return bounds{headers: d.cfg.MaxHeaders, events: d.cfg.MaxEvents, attributes: d.cfg.MaxAttributes,
-		bytes: d.cfg.MaxRecordBytes}
-}
-
 // decoded is one message of a record, without its ID.
 type decoded struct {
 	typ, source, contentType string
 	content                  []byte
-	event                    *cloudEvent // nil for plain records
+	event                    cloudEvent // nil for plain records
 }
 
 // checkNames refuses a type and a source that no column can hold. It precedes routing, in every delivery mode. So the
 // names that are logged or remembered of an unrouted message are bounded.
 func (m *decoded) checkNames() error {
-	if n := utf8.RuneCountInString(m.typ); n > columns.MaxType {
-		return fmt.Errorf("%w: its type has %d characters: must have %d at most", ErrTooLarge, n, columns.MaxType)
-	}
-	if n := utf8.RuneCountInString(m.source); n > columns.MaxSource {
-		return fmt.Errorf("%w: its source has %d characters: must have %d at most", ErrTooLarge, n, columns.MaxSource)
-	}
-	return checkMediaType(m.contentType)
+	return cmp.Or(checkLength("type", m.typ, columns.MaxType), checkLength("source", m.source, columns.MaxSource),
+		checkMediaType(m.contentType))
 }
 
 // decode returns the record's messages. It may append them to into, which is empty.
 func (d *Decoder) decode(r Record, into []decoded) ([]decoded, error) {
 	if d.cfg.Mode != Plain {
-		events, err := eventsOf(r, d.bounds())
+		events, err := eventsOf(r, d.bounds)
 		switch {
 		case err != nil || events != nil:
 			return events, err
@@ -322,4 +313,40 @@ func (d *Decoder) findID(channel string, in IDInput, n int) (string, error) {
 		id += "#" + strconv.Itoa(in.Index)
 	}
 	return id, CheckID(id)
+}
+
+// contentTypeHeader is the name that the CloudEvents Kafka binding and most producers use.
+const contentTypeHeader = "content-type"
+
+// plain takes a record as it is.
+func (d *Decoder) plain(r Record) (decoded, error) {
+	typ := d.cfg.Type
+	if d.cfg.TypeHeader != "" {
+		if value := header(r.Headers, d.cfg.TypeHeader); value != "" {
+			typ = value
+		}
+		if typ == "" {
+			return decoded{}, fmt.Errorf("%w: no header %q", ErrMissingType, d.cfg.TypeHeader)
+		}
+	}
+	if err := checkText(typ); err != nil {
+		return decoded{}, fmt.Errorf("message type %q %w", brief.Name(typ), err)
+	}
+	source := d.cfg.Source
+	if source == "" {
+		source = "kafka:" + r.Topic
+	}
+	contentType := cmp.Or(header(r.Headers, contentTypeHeader), d.cfg.ContentType)
+	if err := checkText(contentType); err != nil {
+		return decoded{}, fmt.Errorf("content type %q %w", brief.Name(contentType), err)
+	}
+	return decoded{typ: typ, source: source, contentType: contentType, content: r.Value}, nil
+}
+
+// checkText reports what a text column cannot hold.
+func checkText(s string) error {
+	if !utf8.ValidString(s) || strings.ContainsRune(s, 0) {
+		return errors.New("is not valid UTF-8 without NUL")
+	}
+	return nil
 }

@@ -1,6 +1,8 @@
 package handler
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -11,18 +13,17 @@ type Option func(*settings)
 
 // settings are what options set; zero fields mean the inbox's.
 type settings struct {
-	legacyKeys  []string
-	timeout     time.Duration
-	codec       any
-	txGroup     int
-	concurrency int
-	maxRetries  *int
-	backoff     func(errorCount int) time.Duration
-	retention   time.Duration
-	middleware  []Middleware
-	breaker     *Breaker
-	// idempotencyKey is a func(Message[T]) (string, error).
-	idempotencyKey any
+	legacyKeys     []string
+	timeout        time.Duration
+	codec          any
+	txGroup        int
+	concurrency    int
+	maxRetries     *int
+	backoff        func(errorCount int) time.Duration
+	retention      time.Duration
+	middleware     []Middleware
+	breaker        *Breaker
+	idempotencyKey any // a func(Message[T]) (string, error)
 	ordering
 }
 
@@ -132,3 +133,180 @@ func Retention(d time.Duration) Option { return func(s *settings) { s.retention 
 
 // Retention is the handler's own retention; zero means the inbox's.
 func (h *Handler) Retention() time.Duration { return h.retention }
+
+// ordering holds what Ordered, OrderedBy and SkipPoisoned set.
+type ordering struct {
+	ordered      bool
+	orderedBy    func(m RawMessage) []byte
+	ownKey       bool // OrderedBy was used
+	skipPoisoned bool
+}
+
+func (o *ordering) problems() []error {
+	if o.ownKey && o.orderedBy == nil {
+		return []error{errors.New("OrderedBy's function is nil")}
+	}
+	if o.skipPoisoned && !o.ordered {
+		return []error{errors.New("SkipPoisoned needs Ordered or OrderedBy")}
+	}
+	return nil
+}
+
+// Ordered runs this handler's messages with the same ordering key one after the other, in the order of their
+// acceptance, also across workers, retries and restarts: they form a lane. The ordering key is the Kafka key, or
+// RawMessage.OrderingKey. Messages without one have no lane and no order. Accepts that run concurrently, in different
+// transactions, have no order among each other.
+//
+// A message that fails or snoozes blocks its lane until it succeeds. A poisoned one blocks its lane until an operator
+// retries or discards it, unless SkipPoisoned is set. Ordered takes effect once every worker runs it, for messages
+// accepted from then on.
+//
+// Do not use it where order does not matter. A lane is no faster than one message after the other, and one bad message
+// can stop it. Messages of an ordered handler are never dispatched locally, because a claim has to judge their lane.
+// (Contract 5.12, 5.17.)
+func Ordered() Option { return func(s *settings) { s.ordered = true } }
+
+// OrderedBy is Ordered with an ordering key that is computed from the message when it is accepted; nil means that the
+// message has no lane. key is called concurrently, once per accepted message, and must return the same key for the same
+// message. If it panics the message is invalid. Do not decode large bodies in it: accepting waits for it.
+func OrderedBy(key func(m RawMessage) []byte) Option {
+	return func(s *settings) { s.ordered, s.ownKey, s.orderedBy = true, true, key }
+}
+
+// SkipPoisoned lets a lane continue when one of its messages is poisoned. If an operator retries that message it runs
+// next in its lane, after later ones. Do not use it where a message builds on earlier ones.
+func SkipPoisoned() Option { return func(s *settings) { s.skipPoisoned = true } }
+
+// Ordered reports whether the handler's messages run in lanes.
+func (h *Handler) Ordered() bool { return h.ordered }
+
+// SkipsPoisoned reports whether a lane continues past a poisoned message.
+func (h *Handler) SkipsPoisoned() bool { return h.skipPoisoned }
+
+// OrderingKey returns the key of a message's lane; nil if the handler is not ordered or the message has no key.
+func (h *Handler) OrderingKey(m RawMessage) []byte {
+	switch {
+	case !h.ordered:
+		return nil
+	case h.orderedBy != nil:
+		return h.orderedBy(m)
+	default:
+		return m.OrderingKey
+	}
+}
+
+// LaneKey returns the handler key that names the handler's lanes: its oldest one. So programs from before and after a
+// rename use the same lanes while both run.
+func (h *Handler) LaneKey() string {
+	keys := h.Keys()
+	return keys[len(keys)-1]
+}
+
+// Breaker configures a circuit breaker.
+type Breaker struct {
+	// Failures is how many attempts must fail in a row to open the breaker; at least 1. One call of a batch handler is
+	// one attempt, which failed if none of its messages was completed.
+	Failures int
+	// OpenFor is how long the breaker stays open before one message is tried as a probe; more than
+	// 0. It is measured in real time.
+	OpenFor time.Duration
+}
+
+func (b *Breaker) problems() []error {
+	var problems []error
+	if b.Failures < 1 {
+		problems = append(problems, fmt.Errorf("option CircuitBreaker.Failures = %d: must be 1 or more", b.Failures))
+	}
+	if b.OpenFor <= 0 {
+		problems = append(problems, fmt.Errorf("option CircuitBreaker.OpenFor = %s: must be more than 0", b.OpenFor))
+	}
+	return problems
+}
+
+// CircuitBreaker stops a worker from trying this handler after b.Failures failed attempts in a row, for b.OpenFor; then
+// it tries one message at a time until one succeeds. While the breaker is open nothing is claimed and nothing is
+// charged. Snoozed, interrupted and undecodable messages do not count. Do not use it for failures that lie in the
+// message: a few bad messages in a row would delay the good ones. (Contract 5.13.)
+func CircuitBreaker(b Breaker) Option { return func(s *settings) { s.breaker = &b } }
+
+// CircuitBreaker returns the handler's breaker; ok is false if it has none.
+func (h *Handler) CircuitBreaker() (b Breaker, ok bool) {
+	if h.breaker == nil {
+		return Breaker{}, false
+	}
+	return *h.breaker, true
+}
+
+// IdempotencyKey computes the message ID by which an Inline channel remembers this handler's messages from the message
+// itself, typically from a field of its payload. T is the handler's payload type. If find returns an empty string the
+// channel's strategy decides (contract 4.4). Any other result that is not a valid ID, and any error, makes the record
+// bad; so does a body that cannot be decoded, unless its codec asks for a retry of the attempt.
+//
+// find is called concurrently, before each attempt, and must return the same ID each time the message is delivered. The
+// handler still sees the message's own ID; a message without one gets this ID.
+//
+// It cannot hold in Inbox and Direct mode. Do not use it for values that other messages share, such as the ID of the
+// entity a message is about: all messages but the first would count as duplicates. Do not use it if a header has the
+// same value either: the body is decoded once more for it.
+func IdempotencyKey[T any](find func(m Message[T]) (string, error)) Option {
+	return func(s *settings) { s.idempotencyKey = find }
+}
+
+// IdempotencyKey returns the function that finds the message ID in a delivery; nil if the handler sets none.
+func (h *Handler) IdempotencyKey() func(d Delivery) (string, error) { return h.findKey }
+
+// idempotencyKey checks the type of the option's function and makes it decode the body first.
+func idempotencyKey[T any](h *Handler, codec Codec[T]) error {
+	if h.idempotencyKey == nil {
+		return nil
+	}
+	find, ok := h.idempotencyKey.(func(Message[T]) (string, error))
+	if !ok {
+		return fmt.Errorf("its IdempotencyKey is a %T: must be a %T", h.idempotencyKey, find)
+	}
+	if find == nil {
+		return fmt.Errorf("its IdempotencyKey is nil: must be a %T", find)
+	}
+	h.findKey = func(d Delivery) (string, error) {
+		d.Content = bytes.Clone(d.Content) // find must not change the handler's body
+		m, err := decode(h.key, codec, d)
+		if err != nil {
+			return "", err
+		}
+		return find(m)
+	}
+	return nil
+}
+
+// Middleware runs around a handler's calls: logging, tracing, tenancy, limits. It calls next at most once, with ctx or
+// a context derived from it, and returns next's error or one of its own. If it returns nil without calling next, the
+// messages are completed unhandled. For a batch handler it runs once per call, and next may return a *BatchError. It
+// runs inside the attempt: its time counts towards the timeout, and its panic is the attempt's failure. It must be safe
+// for concurrent use. (Contract 5.13.)
+type Middleware func(ctx context.Context, call Call, next func(context.Context) error) error
+
+// Call describes the call that a middleware runs around.
+type Call struct {
+	// HandlerKey is the handler's primary key.
+	HandlerKey string
+	Kind       Kind
+	// Messages are the messages of the call: one, unless it is a batch handler's. Do not change them.
+	Messages []Metadata
+}
+
+// Use runs middleware around this handler, the first outermost, inside the inbox's middleware. Do not use it for
+// effects that must happen exactly once: it runs at every attempt.
+func Use(middleware ...Middleware) Option {
+	return func(s *settings) { s.middleware = append(s.middleware, middleware...) }
+}
+
+// wrap returns run with the chains around it; the first middleware of the first chain is outermost.
+func wrap(run func(context.Context) error, call Call, chains ...[]Middleware) func(context.Context) error {
+	for c := len(chains) - 1; c >= 0; c-- {
+		for i := len(chains[c]) - 1; i >= 0; i-- {
+			around, next := chains[c][i], run
+			run = func(ctx context.Context) error { return around(ctx, call, next) }
+		}
+	}
+	return run
+}

@@ -1,3 +1,13 @@
+// Package idempotent handles each message once although its transport delivers it more than once (contract 8). It is
+// for consumers whose transport owns the retries. It needs no Kafka, no Fx and no processor.
+//
+//	handle, err := idempotent.Wrap(store, "billing", charge)
+//	…
+//	err = handle(ctx, message) // nil: acknowledge. Any error: deliver it again.
+//
+// A Store remembers the processed messages, by message ID and handler key: gormstore in the handler's own transaction,
+// so that the handler's writes happen exactly once; redisstore effectively once; memstore in the memory of this
+// process.
 package idempotent
 
 import (
@@ -5,10 +15,15 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/keyless"
 	"github.com/gorm-inbox/inbox/internal/problems"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
@@ -132,10 +147,8 @@ func (r *Receiver) Store() Store { return r.store }
 func (r *Receiver) register(keys []string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, key := range keys {
-		if r.handlers[key] {
-			return fmt.Errorf("the receiver has another handler with the key %q", key)
-		}
+	if i := slices.IndexFunc(keys, func(key string) bool { return r.handlers[key] }); i >= 0 {
+		return fmt.Errorf("the receiver has another handler with the key %q", keys[i])
 	}
 	for _, key := range keys {
 		r.handlers[key] = true
@@ -145,3 +158,167 @@ func (r *Receiver) register(keys []string) error {
 
 // Counts returns the counts of all handlers together.
 func (r *Receiver) Counts() Counts { return r.counters.snapshot() }
+
+// wrapped is one wrapped handler.
+type wrapped[T any] struct {
+	*Identifier[T]
+	store    Store // nil if there is none
+	fn       func(context.Context, T) error
+	counters *counters
+	measured *telemetry.Receiver
+}
+
+func (w *wrapped[T]) handle(ctx context.Context, message T) error {
+	ctx = keyless.With(ctx, false) // ctx may come from the handler of another message
+	if w.store == nil {
+		return w.undeduplicated(ctx, message)
+	}
+	run, err := w.Run(message)
+	switch {
+	case errors.Is(err, ErrMissingID):
+		w.missing(ctx)
+		return err
+	case err != nil:
+		w.counters.invalidKey.Add(1)
+		return err
+	case run.Key.MessageID == "":
+		w.missing(ctx)
+		return w.undeduplicated(keyless.With(ctx, true), message)
+	}
+	duplicate, err := w.once(ctx, run, message)
+	if err != nil || !duplicate {
+		return err
+	}
+	return w.Duplicate(run)
+}
+
+func (w *wrapped[T]) missing(ctx context.Context) {
+	w.counters.missingKey.Add(1)
+	w.measured.Count(ctx, telemetry.MissingKey)
+}
+
+// undeduplicated calls the handler without asking the store.
+func (w *wrapped[T]) undeduplicated(ctx context.Context, message T) error {
+	counter, outcome, began := &w.counters.failed, handler.AttemptFailed, time.Now()
+	defer func() { // also if it panics or ends its goroutine
+		counter.Add(1)
+		w.ended(ctx, outcome, began)
+	}()
+	err := w.fn(ctx, message)
+	if err == nil {
+		counter, outcome = &w.counters.undeduplicated, handler.AttemptCompleted
+	}
+	return err
+}
+
+// once makes the store run the handler, and counts the result. A message that was not handled must never be
+// acknowledged, so an impossible result of a store becomes an error.
+func (w *wrapped[T]) once(ctx context.Context, run Run, message T) (duplicate bool, err error) {
+	var (
+		began    time.Time // of the handler's last call; zero before the first
+		returned bool
+		failure  = errEnded // the error of the handler's last call; errEnded until it has returned
+	)
+	defer func() {
+		if !returned {
+			w.count(ctx, false, began, failure, errEnded)
+		}
+	}()
+	duplicate, err = w.store.Run(ctx, run, func(ctx context.Context) error {
+		began, failure = time.Now(), errEnded
+		failure = w.fn(ctx, message)
+		return failure
+	})
+	returned = true
+	if err == nil && !duplicate {
+		switch {
+		case began.IsZero():
+			err = fmt.Errorf("store %T: message %q, handler %q: it called nothing and reported success", w.store,
+				run.Key.MessageID, run.Key.HandlerKey)
+		case failure != nil:
+			err = failure
+		}
+	}
+	w.count(ctx, duplicate, began, failure, err)
+	return duplicate, err
+}
+
+// errEnded stands for a call that has not returned: its goroutine has ended, or it has panicked and the store may have
+// recovered the panic.
+var errEnded = errors.New("the handler has not returned")
+
+// count counts the result of a message. began is when the handler's last call began; zero if it was not called.
+func (w *wrapped[T]) count(ctx context.Context, duplicate bool, began time.Time, failure, err error) {
+	outcome := handler.AttemptReleased // nothing is known to be wrong with the message
+	switch {
+	case err == nil && duplicate:
+		w.counters.duplicateSkipped.Add(1)
+		w.measured.Count(ctx, telemetry.DuplicateSkipped)
+		return
+	case err == nil:
+		w.counters.processed.Add(1)
+		outcome = handler.AttemptCompleted
+	case errors.Is(err, ErrInProgress):
+		w.counters.inProgress.Add(1)
+	case errors.Is(err, ErrLost):
+		w.counters.lost.Add(1)
+	case !began.IsZero() && failure != nil:
+		w.counters.failed.Add(1)
+		outcome = handler.AttemptFailed
+	default:
+		w.counters.storeFailed.Add(1)
+	}
+	if !began.IsZero() {
+		w.ended(ctx, outcome, began)
+	}
+}
+
+// ended measures a call of the handler.
+func (w *wrapped[T]) ended(ctx context.Context, outcome handler.AttemptOutcome, began time.Time) {
+	switch outcome {
+	case handler.AttemptCompleted:
+		w.measured.Count(ctx, telemetry.Processed)
+	case handler.AttemptFailed:
+		w.measured.Count(ctx, telemetry.Failed)
+	}
+	w.measured.Ran(ctx, outcome, time.Since(began))
+}
+
+// Counts count the messages of this process since the receiver was made, by what became of them. They are not durable;
+// the store is.
+type Counts struct {
+	// Processed counts messages that were handled and are remembered.
+	Processed int64
+	// DuplicateSkipped counts messages that had been processed before, under any option Duplicates.
+	DuplicateSkipped int64
+	// MissingKey counts how often a message without an ID came to a handler, whether or not AllowMissingID let it pass.
+	// A repeated attempt counts again.
+	MissingKey int64
+	// InvalidKey counts messages refused for another reason of their ID: too long, not valid UTF-8, or a failed KeyBy.
+	InvalidKey int64
+	// Failed counts calls of the handler that ended with an error, a panic or the end of their goroutine.
+	Failed int64
+	// InProgress counts messages that were being handled elsewhere.
+	InProgress int64
+	// Lost counts calls that ended with ErrLost: the handler may run again.
+	Lost int64
+	// StoreFailed counts calls that ended with an error of the store itself.
+	StoreFailed int64
+	// Undeduplicated counts messages that were handled but are not remembered, because there is no store or no ID.
+	Undeduplicated int64
+}
+
+// counters are the counters of one receiver.
+type counters struct {
+	processed, duplicateSkipped, missingKey, invalidKey, failed, inProgress, lost, storeFailed, undeduplicated atomic.Int64
+}
+
+// snapshot reads all counters, one after the other.
+func (c *counters) snapshot() Counts {
+	return Counts{
+		Processed: c.processed.Load(), DuplicateSkipped: c.duplicateSkipped.Load(), MissingKey: c.missingKey.Load(),
+		InvalidKey: c.invalidKey.Load(),
+		Failed:     c.failed.Load(), InProgress: c.inProgress.Load(), Lost: c.lost.Load(), StoreFailed: c.storeFailed.Load(),
+		Undeduplicated: c.undeduplicated.Load(),
+	}
+}

@@ -3,7 +3,14 @@ package idempotent
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"time"
+	"unicode/utf8"
+
+	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/internal/columns"
+	"github.com/gorm-inbox/inbox/internal/registry"
 )
 
 // Key names what must happen once: the handling of a message by one handler. Two handlers of one message are
@@ -76,3 +83,58 @@ var (
 	// not know whether it kept the marker. body may run again.
 	ErrLost = errors.New("the claim on the message was lost")
 )
+
+// Check returns why k is not a valid key: its message ID is missing, too long (*envelope.IDTooLongError) or not valid
+// UTF-8 without NUL, or the same holds for its handler key or namespace; a namespace may be empty. The wrapper checks
+// before it calls a store. Call it where a Store is used without the wrapper.
+func (k Key) Check() error {
+	if err := registry.CheckKey(k.HandlerKey); err != nil {
+		return err
+	}
+	if err := checkNamespace(k.Namespace); err != nil {
+		return err
+	}
+	return envelope.CheckID(k.MessageID)
+}
+
+func checkNamespace(name string) error {
+	switch n := utf8.RuneCountInString(name); {
+	case n > columns.MaxChannel:
+		return fmt.Errorf("namespace of IDs has %d characters, at most %d are allowed: give a shorter one to IDNamespace", n,
+			columns.MaxChannel)
+	case !utf8.ValidString(name) || strings.ContainsRune(name, 0):
+		return fmt.Errorf("namespace of IDs %q is no valid UTF-8 without NUL: give another to IDNamespace", name)
+	default:
+		return nil
+	}
+}
+
+// ErrMissingID is why a message without an ID is refused (contract 8.3): find it with errors.Is. A function given to
+// KeyBy may return it, wrapped or not, instead of an empty ID.
+var ErrMissingID = envelope.ErrMissingID
+
+// ErrNoStore says that RequireStore is set and there is no store.
+var ErrNoStore = errors.New("there is no store, and RequireStore is set")
+
+// IDError says that a message has no usable ID, so the handler was not called. Err is ErrMissingID, an
+// *envelope.IDTooLongError that names the length, envelope.ErrBadID, or the error of the function given to KeyBy. It is
+// the same at each delivery.
+type IDError struct {
+	HandlerKey string
+	Err        error
+}
+
+// Error names the handler.
+func (e *IDError) Error() string { return fmt.Sprintf("handler %q: %v", e.HandlerKey, e.Err) }
+
+// Unwrap returns what is wrong with the ID.
+func (e *IDError) Unwrap() error { return e.Err }
+
+// DuplicateError is returned by the wrapper for a message that was processed before, if Duplicates is FailDuplicates.
+// The message may be acknowledged.
+type DuplicateError struct{ Key Key }
+
+// Error names message and handler.
+func (e *DuplicateError) Error() string {
+	return fmt.Sprintf("handler %q has processed message %q before", e.Key.HandlerKey, e.Key.MessageID)
+}

@@ -1,6 +1,7 @@
 package kafkaconsumer
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/sasl"
 	"github.com/segmentio/kafka-go/sasl/plain"
 	"github.com/segmentio/kafka-go/sasl/scram"
@@ -47,6 +49,14 @@ const (
 	// ReadUncommitted shows all records, also of transactions that are rolled back.
 	ReadUncommitted Isolation = "read_uncommitted"
 )
+
+// level is the isolation level as requests name it.
+func (i Isolation) level() int8 {
+	if i == ReadCommitted {
+		return int8(kafka.ReadCommitted)
+	}
+	return int8(kafka.ReadUncommitted)
+}
 
 // SASL configures authentication (contract 7.5). The zero value disables it.
 //
@@ -188,40 +198,30 @@ func (c Config) joinBackoff() time.Duration { return min(c.HeartbeatInterval, ti
 
 // withDefaults returns c with defaults for the fields that are zero.
 func (c Config) withDefaults() Config {
-	orText(&c.ClientID, "inbox")
-	orText(&c.StartOffset, First)
-	orText(&c.Isolation, ReadCommitted)
-	orNumber(&c.BatchRecords, 1000)
-	orNumber(&c.BatchBytes, 4<<20)
-	orNumber(&c.Linger, 10*time.Millisecond)
-	orNumber(&c.AcceptConcurrency, 2)
-	orNumber(&c.BufferBytes, 64<<20)
-	orNumber(&c.MaxBatchBytes, 128<<20)
-	orNumber(&c.CommitInterval, 100*time.Millisecond)
-	orNumber(&c.SessionTimeout, 10*time.Second)
-	orNumber(&c.HeartbeatInterval, time.Second)
-	orNumber(&c.RebalanceTimeout, 30*time.Second)
-	orNumber(&c.DrainTimeout, min(c.RebalanceTimeout/2, 15*time.Second))
-	orNumber(&c.WatchInterval, 10*time.Second)
-	orNumber(&c.ProgressTimeout, 2*time.Minute)
-	orNumber(&c.FetchMaxWait, 500*time.Millisecond)
-	orNumber(&c.FetchMaxBytes, 1<<20)
-	orNumber(&c.DialTimeout, 5*time.Second)
-	orNumber(&c.RequestTimeout, 5*time.Second)
+	orDefault(&c.ClientID, "inbox")
+	orDefault(&c.StartOffset, First)
+	orDefault(&c.Isolation, ReadCommitted)
+	orDefault(&c.BatchRecords, 1000)
+	orDefault(&c.BatchBytes, 4<<20)
+	orDefault(&c.Linger, 10*time.Millisecond)
+	orDefault(&c.AcceptConcurrency, 2)
+	orDefault(&c.BufferBytes, 64<<20)
+	orDefault(&c.MaxBatchBytes, 128<<20)
+	orDefault(&c.CommitInterval, 100*time.Millisecond)
+	orDefault(&c.SessionTimeout, 10*time.Second)
+	orDefault(&c.HeartbeatInterval, time.Second)
+	orDefault(&c.RebalanceTimeout, 30*time.Second)
+	orDefault(&c.DrainTimeout, min(c.RebalanceTimeout/2, 15*time.Second))
+	orDefault(&c.WatchInterval, 10*time.Second)
+	orDefault(&c.ProgressTimeout, 2*time.Minute)
+	orDefault(&c.FetchMaxWait, 500*time.Millisecond)
+	orDefault(&c.FetchMaxBytes, 1<<20)
+	orDefault(&c.DialTimeout, 5*time.Second)
+	orDefault(&c.RequestTimeout, 5*time.Second)
 	return c
 }
 
-func orText[T ~string](field *T, value T) {
-	if *field == "" {
-		*field = value
-	}
-}
-
-func orNumber[T ~int | ~int64](field *T, value T) {
-	if *field == 0 {
-		*field = value
-	}
-}
+func orDefault[T comparable](field *T, value T) { *field = cmp.Or(*field, value) }
 
 // Validate joins an error for every field that is out of range. Each one names the field, its value
 // and what is allowed. Fields that are zero count as their default.
@@ -238,16 +238,8 @@ func (c Config) validateBrokers() error {
 	var all []error
 	for _, broker := range c.Brokers {
 		host, port, err := net.SplitHostPort(broker)
-		if err == nil && (host == "" || strings.ContainsAny(host, " \t\r\n,/@")) {
-			err = errors.New("bad host")
-		}
-		if err == nil {
-			var number uint64
-			if number, err = strconv.ParseUint(port, 10, 16); err == nil && number == 0 {
-				err = errors.New("bad port")
-			}
-		}
-		if err != nil {
+		number, portErr := strconv.ParseUint(port, 10, 16)
+		if err != nil || host == "" || strings.ContainsAny(host, " \t\r\n,/@") || portErr != nil || number == 0 {
 			all = append(all, fmt.Errorf("option Brokers has %q: must be host:port with a port of 1 to 65535",
 				withoutUser(broker)))
 		}
@@ -327,8 +319,8 @@ func (c Config) validateSASL() error {
 func (s SASL) mechanism() (sasl.Mechanism, error) {
 	if s.Mechanism == "" {
 		if s.Username != "" || s.Password != "" {
-			return nil,
-				errors.New("option SASL has a username or password but no mechanism: set PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512")
+			return nil, errors.New("option SASL has a username or password but no mechanism: " +
+				"set PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512")
 		}
 		if s.Custom == nil {
 			return nil, nil

@@ -136,7 +136,9 @@ func New(channel string, cfg Config, acceptor Acceptor, logger *zap.Logger, clk 
 		s.deadLetters = &deadLetterPublisher{s}
 	}
 	return &Consumer{shared: s, lifetime: newLifetime(),
-		seen: Health{Channel: channel, GroupID: cfg.GroupID, State: StateNew}}, nil
+		seen:       Health{Channel: channel, GroupID: cfg.GroupID, State: StateNew},
+		progress:   progress{listings: map[string]listing{}, caughtUp: map[partitionKey]time.Time{}},
+		groupStart: groupStart{absent: map[string]bool{}}}, nil
 }
 
 // Start begins to consume in the background and returns at once. A broker that is down or a topic that is missing is no
@@ -188,13 +190,11 @@ func (c *Consumer) Stop(ctx context.Context) error {
 	if deadline, ok := ctx.Deadline(); ok {
 		soft = min(soft, time.Until(deadline)*3/4)
 	}
-	timer := time.NewTimer(soft)
-	defer timer.Stop()
 	select {
 	case <-c.done:
 		c.hardStop()
 		return nil
-	case <-timer.C:
+	case <-time.After(soft):
 	case <-ctx.Done():
 	}
 	c.hardStop()
@@ -285,8 +285,7 @@ func (c *Consumer) joined(s *session) {
 	c.accepting.Clear() // of earlier generations
 	c.publishing.Clear()
 	c.log.Info("inbox: kafka consumer joined its group", zap.String(telemetry.FieldMember, s.gen.MemberID),
-		zap.Int32(telemetry.FieldGeneration, s.gen.ID),
-		zap.Int(telemetry.FieldPartitions, len(s.partitions)))
+		zap.Int32(telemetry.FieldGeneration, s.gen.ID), zap.Int(telemetry.FieldPartitions, len(s.partitions)))
 	if err := s.refused.err(); err != nil {
 		c.log.Error("inbox: assigned partitions are refused", zap.String(telemetry.FieldGroup, c.cfg.GroupID), zap.Error(err))
 	}
@@ -335,23 +334,17 @@ func (s *shared) halt(p *partition, h halt) {
 	}
 	reason := h.reason
 	s.log.Error("inbox: partition is halted, others go on", zap.String(telemetry.FieldTopic, p.topic),
-		zap.Int(telemetry.FieldPartition, p.id),
-		zap.Int64(telemetry.FieldOffset, p.acceptedTo()), zap.Error(reason))
-	if s.cfg.OnHalt == nil {
-		return
-	}
-	if err := routine.Protect("OnHalt", func() error { s.cfg.OnHalt(p.topic, p.id, reason); return nil }); err != nil {
-		s.log.Error("inbox: OnHalt failed", zap.Error(err))
+		zap.Int(telemetry.FieldPartition, p.id), zap.Int64(telemetry.FieldOffset, p.acceptedTo()), zap.Error(reason))
+	if s.cfg.OnHalt != nil {
+		s.callback("OnHalt", func() { s.cfg.OnHalt(p.topic, p.id, reason) })
 	}
 }
 
-// committed records a commit's result.
-func (c *Consumer) committed(err error) {
-	if err != nil {
-		c.committing.Begin(nil, c.cfg.explain(err))
-		return
+// callback calls a function of the application, and logs its panic.
+func (s *shared) callback(option string, call func()) {
+	if err := routine.Protect(option, func() error { call(); return nil }); err != nil {
+		s.log.Error("inbox: "+option+" failed", zap.Error(err))
 	}
-	c.committing.End(nil)
 }
 
 func (s *shared) decode(r envelope.Record) envelope.Received { return s.decoder.Decode(s.channel, r) }
@@ -362,8 +355,7 @@ type Progress struct {
 	Topics           []TopicProgress // in the order of Config.Topics
 }
 
-// TopicProgress is how far one of a consumer's topics is read, as the consumer knows it. Its times have readings of the
-// monotonic clock.
+// TopicProgress is how far a topic is read, as its consumer knows it. Its times have readings of the monotonic clock.
 type TopicProgress struct {
 	Topic string
 	// Partitions is how many partitions the topic had at ListedAt; 0 if it did not exist. ListedAt is
@@ -410,18 +402,14 @@ func (c *Consumer) Progress() Progress {
 	return Progress{Channel: c.channel, GroupID: c.cfg.GroupID, Topics: all}
 }
 
-// keepProgress copies the progress of the session's partitions, because it stays true when the session ends. The lock
-// is held.
+// keepProgress copies the progress of the session's partitions, which outlives the session. The lock is held.
 func (c *Consumer) keepProgress() {
 	if c.session == nil {
 		return
 	}
-	if c.progress.caughtUp == nil {
-		c.progress.caughtUp = map[partitionKey]time.Time{}
-	}
 	for _, p := range c.session.partitions {
 		if at := p.caughtUpAt(); !at.IsZero() {
-			c.progress.caughtUp[partitionKey{p.topic, p.id}] = at
+			c.progress.caughtUp[p.key()] = at
 		}
 	}
 }
@@ -430,9 +418,6 @@ func (c *Consumer) keepProgress() {
 func (c *Consumer) listed(existing map[string]int, missing []string, asked time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.progress.listings == nil {
-		c.progress.listings = map[string]listing{}
-	}
 	for topic, partitions := range existing {
 		c.progress.listings[topic] = listing{asked, partitions}
 	}

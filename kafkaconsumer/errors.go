@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -40,12 +41,11 @@ type OffsetGapError struct {
 
 // Error names what is missing and what to do.
 func (e *OffsetGapError) Error() string {
-	where := fmt.Sprintf("offset %d of %s/%d is out of range, the log holds %d to %d", e.Offset, e.Topic, e.Partition,
-		e.First, e.Last-1)
+	log := fmt.Sprintf("holds %d to %d", e.First, e.Last-1)
 	if e.Last <= e.First {
-		where = fmt.Sprintf("offset %d of %s/%d is out of range, the log is empty and continues at %d", e.Offset, e.Topic,
-			e.Partition, e.Last)
+		log = fmt.Sprintf("is empty and continues at %d", e.Last)
 	}
+	where := fmt.Sprintf("offset %d of %s/%d is out of range, the log %s", e.Offset, e.Topic, e.Partition, log)
 	if e.Offset < e.First {
 		return fmt.Sprintf("%s: %d records were deleted unread; to go on without them, resume the partition, set OnGap to continue or the group's offset to %d", where, e.First-e.Offset, e.First)
 	}
@@ -86,20 +86,13 @@ func (e *EpochError) Error() string {
 	return fmt.Sprintf("leader epoch fell from %d to %d at offset %d: the topic was deleted and created again, or a leader was elected that lacks records", e.From, e.To, e.Offset)
 }
 
-// authenticationError marks an error of a custom SASL mechanism, for example of a credential service that is down.
-type authenticationError struct{ err error }
-
-func (e *authenticationError) Error() string { return "authenticate: " + e.err.Error() }
-
-func (e *authenticationError) Unwrap() error { return e.err }
-
-// customSASL marks the errors of a mechanism that is not ours.
+// customSASL marks the errors of a mechanism that is not ours, for example of a credential service that is down.
 type customSASL struct{ sasl.Mechanism }
 
 func (m customSASL) Start(ctx context.Context) (sasl.StateMachine, []byte, error) {
 	session, first, err := m.Mechanism.Start(ctx)
 	if err != nil {
-		return nil, nil, &authenticationError{err}
+		return nil, nil, fmt.Errorf("authenticate: %w", err)
 	}
 	return customSASLSession{session}, first, nil
 }
@@ -109,7 +102,7 @@ type customSASLSession struct{ sasl.StateMachine }
 func (s customSASLSession) Next(ctx context.Context, challenge []byte) (bool, []byte, error) {
 	done, response, err := s.StateMachine.Next(ctx, challenge)
 	if err != nil {
-		err = &authenticationError{err}
+		err = fmt.Errorf("authenticate: %w", err)
 	}
 	return done, response, err
 }
@@ -117,10 +110,10 @@ func (s customSASLSession) Next(ctx context.Context, challenge []byte) (bool, []
 // fatal reports whether err is about the data or the log, which halts the partition. Errors of the
 // network and the cluster pass.
 func fatal(err error) bool {
-	var gap *OffsetGapError
-	var epoch *EpochError
-	var recreated *TopicRecreatedError
-	return errors.As(err, &gap) || errors.As(err, &epoch) || errors.As(err, &recreated) || errors.Is(err, ErrUnreadable)
+	_, gap := errors.AsType[*OffsetGapError](err)
+	_, epoch := errors.AsType[*EpochError](err)
+	_, recreated := errors.AsType[*TopicRecreatedError](err)
+	return gap || epoch || recreated || errors.Is(err, ErrUnreadable)
 }
 
 // explain adds to a broker's refusal the facts that an operator needs: the refused user, the configuration, and the
@@ -160,8 +153,7 @@ func (c Config) explain(err error) error {
 // explainSilence is explain for a consumer that no broker has answered yet. Brokers close a connection without a reason
 // if they expect another protocol. After the first answer a closed connection is an ordinary event.
 func (c Config) explainSilence(err error) error {
-	var shaking *handshakeError
-	if !lost(err) || errors.As(err, &shaking) {
+	if _, shaking := errors.AsType[*handshakeError](err); shaking || !lost(err) {
 		return c.explain(err)
 	}
 	var missing []string
@@ -201,19 +193,17 @@ func (c Config) certified() bool {
 
 // refusedLogin reports whether err is a refused login.
 func refusedLogin(err error) bool {
-	return errors.Is(err, kafka.SASLAuthenticationFailed) || errors.Is(err, kafka.UnsupportedSASLMechanism) ||
-		errors.Is(err, kafka.IllegalSASLState)
+	return isAny(err, kafka.SASLAuthenticationFailed, kafka.UnsupportedSASLMechanism, kafka.IllegalSASLState)
 }
 
 // lost reports whether err is a closed connection, as opposed to one that could not be opened or on
 // which no answer came in time.
 func lost(err error) bool {
-	for _, known := range []error{io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, syscall.ECONNRESET, syscall.EPIPE} {
-		if errors.Is(err, known) {
-			return true
-		}
-	}
-	return false
+	return isAny(err, io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, syscall.ECONNRESET, syscall.EPIPE)
+}
+
+func isAny(err error, known ...error) bool {
+	return slices.ContainsFunc(known, func(one error) bool { return errors.Is(err, one) })
 }
 
 // handshakeError is why a connection could not be encrypted.
@@ -224,8 +214,7 @@ type handshakeError struct {
 
 func (e *handshakeError) Error() string {
 	text := fmt.Sprintf("TLS handshake with %s: %v", e.address, e.err)
-	var header tls.RecordHeaderError
-	if lost(e.err) || errors.As(e.err, &header) {
+	if _, noTLS := errors.AsType[tls.RecordHeaderError](e.err); noTLS || lost(e.err) {
 		text += " (this listener of the broker may not use TLS)"
 	}
 	return text

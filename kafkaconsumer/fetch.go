@@ -42,8 +42,7 @@ type fetcher struct {
 	groupOffsets func(ctx context.Context, topic string, partition int) (groupOffsets, error)
 	// out takes chunks in order. It is full while the worker is busy, which keeps the fetcher from fetching.
 	out chan<- *chunk
-	// skipping is a request to skip the next record, and passing one to continue after a gap. They
-	// are nil if there is none.
+	// skipping is a request to skip the next record, passing one to continue after a gap, nil if there is none.
 	skipping, passing *granted
 
 	conn *kafkawire.FetchConn // nil: to be made
@@ -52,15 +51,11 @@ type fetcher struct {
 	id         kafkawire.TopicID
 	identified time.Time
 	unsure     bool
-	// ask is the size to ask for: more than usual after a batch came cut off.
-	ask int
-	// usual is the number of records in the last chunk.
-	usual int
-	epoch int32
-	// fell is the last fall of the epoch that was passed.
-	fell EpochError
-	// losses counts connections lost in a row.
-	losses int
+	ask        int // the size to ask for, more than usual after a batch came cut off
+	usual      int // the number of records in the last chunk
+	epoch      int32
+	fell       EpochError // the last fall of the epoch that was passed
+	losses     int        // connections lost in a row
 }
 
 func (f *fetcher) run(session context.Context, committed int64) {
@@ -199,15 +194,11 @@ func (f *fetcher) fetch(offset int64, held *kafkawire.Hold) (*kafkawire.Response
 			return nil, err
 		}
 	}
-	isolation := kafka.ReadUncommitted
-	if f.cfg.Isolation == ReadCommitted {
-		isolation = kafka.ReadCommitted
-	}
 	// Limit the partition and not the response: it is the only partition in the request. If a
 	// response limit cuts the response short, some brokers leave out the aborted transactions.
 	response, err := f.conn.Fetch(p.ctx, &fetch.Request{
 		ReplicaID: -1, MaxWaitTime: int32(f.cfg.FetchMaxWait.Milliseconds()), MinBytes: 1, MaxBytes: math.MaxInt32,
-		IsolationLevel: int8(isolation), SessionEpoch: -1,
+		IsolationLevel: f.cfg.Isolation.level(), SessionEpoch: -1,
 		Topics: []fetch.RequestTopic{{Topic: p.topic, Partitions: []fetch.RequestPartition{{
 			Partition: int32(p.id), CurrentLeaderEpoch: -1, FetchOffset: offset, LogStartOffset: -1,
 			PartitionMaxBytes: int32(max(f.ask, f.cfg.FetchMaxBytes)),
@@ -225,18 +216,6 @@ func (f *fetcher) fetch(offset int64, held *kafkawire.Hold) (*kafkawire.Response
 		err = fmt.Errorf("%w: %w", ErrUnreadable, err)
 	}
 	return nil, fmt.Errorf("fetch %s/%d from offset %d: %w", p.topic, p.id, offset, err)
-}
-
-// send hands a chunk to the worker. It reports false if the partition ended first.
-func (f *fetcher) send(ctx context.Context, c *chunk, held *kafkawire.Hold) bool {
-	held.Send(c.bytes)
-	select {
-	case f.out <- c:
-		return true
-	case <-ctx.Done():
-		f.buffer.Release(c.bytes)
-		return false
-	}
 }
 
 // identifyEvery bounds how long records are delivered on a connection before the topic's ID is asked for again. After
@@ -343,8 +322,7 @@ func (d *responseReader) batches() error {
 	last := int64(-1)
 	for rest := d.response.Records; len(rest) > 0; {
 		b, after, err := kafkawire.CutBatch(rest)
-		var cut *kafkawire.CutError
-		if errors.As(err, &cut) {
+		if cut, ok := errors.AsType[*kafkawire.CutError](err); ok {
 			if last < 0 {
 				return f.askFor(cut.Need, d.wanted)
 			}
@@ -487,16 +465,21 @@ func (d *responseReader) add(r envelope.Record) error {
 	return nil
 }
 
-// flush sends the chunk to the worker, with next as the offset to continue at.
+// flush sends the chunk to the worker, with next as the offset to continue at. It reports false if the partition ended
+// first.
 func (d *responseReader) flush(next int64) bool {
+	f := d.fetcher
 	d.note(next)
-	d.fetcher.usual = len(d.chunk.received)
-	d.chunk.next = next
-	if !d.fetcher.send(d.fetcher.partition.ctx, d.chunk, d.held) {
+	f.usual, d.chunk.next = len(d.chunk.received), next
+	d.held.Send(d.chunk.bytes)
+	select {
+	case f.out <- d.chunk:
+		d.sent, d.chunk = next, f.newChunk()
+		return true
+	case <-f.partition.ctx.Done():
+		f.buffer.Release(d.chunk.bytes)
 		return false
 	}
-	d.sent, d.chunk = next, d.fetcher.newChunk()
-	return true
 }
 
 // newChunk returns an empty chunk of the partition's run. Only the fetcher begins another run.

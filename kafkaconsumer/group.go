@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -65,12 +66,7 @@ func (c *Consumer) awaitTopics() []string {
 			continue
 		}
 		if len(existing) > 0 {
-			topics := make([]string, 0, len(existing))
-			for topic := range existing {
-				topics = append(topics, topic)
-			}
-			slices.Sort(topics)
-			return topics
+			return slices.Sorted(maps.Keys(existing))
 		}
 		if !retry.Wait(c.ctx) {
 			return nil
@@ -186,8 +182,7 @@ func (c *Consumer) consume(topics []string) {
 // who coordinates the group, and a frozen broker accepts connections. As long as that one comes
 // first, no join would succeed, however many other brokers are healthy.
 func (c *Consumer) askAnother(err error) bool {
-	var answer kafka.Error
-	if len(c.cfg.Brokers) < 2 || errors.As(err, &answer) {
+	if _, answered := errors.AsType[kafka.Error](err); answered || len(c.cfg.Brokers) < 2 {
 		return false
 	}
 	c.bootstrap = (c.bootstrap + 1) % len(c.cfg.Brokers)
@@ -203,8 +198,7 @@ func (c *Consumer) groupConfig(topics []string, leader *leaderView) kafka.Consum
 			observedBalancer{kafka.RoundRobinGroupBalancer{}, leader, c.existingPartitions},
 		},
 		HeartbeatInterval: c.cfg.HeartbeatInterval, SessionTimeout: c.cfg.SessionTimeout,
-		RebalanceTimeout: c.cfg.RebalanceTimeout,
-		JoinGroupBackoff: c.cfg.joinBackoff(), Timeout: c.cfg.RequestTimeout,
+		RebalanceTimeout: c.cfg.RebalanceTimeout, JoinGroupBackoff: c.cfg.joinBackoff(), Timeout: c.cfg.RequestTimeout,
 		// The fetcher resolves the start: it can tell a new group from a committed offset.
 		StartOffset: kafka.FirstOffset,
 	}
@@ -338,7 +332,7 @@ func (c *Consumer) existingOf(ctx context.Context, assignments map[string][]kafk
 	retry := routine.Backoff{First: fetchBackoffFirst, Max: metadataTTL}
 	for deadline := time.Now().Add(2 * metadataTTL); ; {
 		existing, err := c.existingTopics(ctx)
-		if err == nil && (refuse(assignments, existing) == nil || time.Now().After(deadline)) {
+		if err == nil && (len(refuse(assignments, existing)) == 0 || time.Now().After(deadline)) {
 			return existing
 		}
 		if err != nil && ctx.Err() == nil {
@@ -354,17 +348,14 @@ func (c *Consumer) existingOf(ctx context.Context, assignments map[string][]kafk
 // the group can lead it, and can assign anything.
 type refusal map[string][]int
 
-// refuse returns the assigned partitions that do not exist, nil if all do.
-func refuse(assignments map[string][]kafka.PartitionAssignment, existing map[string]int) (r refusal) {
+// refuse returns the assigned partitions that do not exist.
+func refuse(assignments map[string][]kafka.PartitionAssignment, existing map[string]int) refusal {
+	r := refusal{}
 	for topic, assigned := range assignments {
 		for _, a := range assigned {
-			if a.ID >= 0 && a.ID < existing[topic] {
-				continue
+			if a.ID < 0 || a.ID >= existing[topic] {
+				r[topic] = append(r[topic], a.ID)
 			}
-			if r == nil {
-				r = refusal{}
-			}
-			r[topic] = append(r[topic], a.ID)
 		}
 	}
 	return r
@@ -422,7 +413,9 @@ func (w *idleWatch) check(ctx context.Context) {
 	}
 	// A group that is rebalancing may show a state that is already over, so count what two checks in a row have seen.
 	idle.Unassigned, w.seen = min(idle.Unassigned, w.seen), idle.Unassigned
-	c.setIdle(idle)
+	c.mu.Lock()
+	c.seen.Idle = idle
+	c.mu.Unlock()
 	if !w.warned && (idle.Unassigned > 0 || idle.Partitions > idle.Members) {
 		w.warned = true
 		c.log.Warn("inbox: member has no partitions although there are enough, or some that no member has",
@@ -444,13 +437,12 @@ func (c *Consumer) group(ctx context.Context) (*Idle, error) {
 		return nil, fmt.Errorf("describe group %q: %w", c.cfg.GroupID, err)
 	}
 	for _, g := range answer.Groups {
-		if g.GroupID != c.cfg.GroupID {
+		switch {
+		case g.GroupID != c.cfg.GroupID:
 			continue
-		}
-		if g.Error != nil {
+		case g.Error != nil:
 			return nil, fmt.Errorf("describe group %q: %w", c.cfg.GroupID, g.Error)
-		}
-		if g.GroupState != "Stable" {
+		case g.GroupState != "Stable":
 			return nil, fmt.Errorf("describe group %q: it is %s", c.cfg.GroupID, g.GroupState)
 		}
 		idle := &Idle{Members: len(g.Members)}
@@ -468,11 +460,4 @@ func (c *Consumer) group(ctx context.Context) (*Idle, error) {
 		return idle, nil
 	}
 	return nil, fmt.Errorf("describe group %q: the answer is not about it: %w", c.cfg.GroupID, kafka.Unknown)
-}
-
-// setIdle stores the group's state for Health; nil in a generation that has not been checked yet.
-func (c *Consumer) setIdle(idle *Idle) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.seen.Idle = idle
 }

@@ -1,9 +1,18 @@
 package kafkaconsumer
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
+
+	"github.com/segmentio/kafka-go"
+	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/internal/routine"
+	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
 // State is what a consumer is doing.
@@ -55,12 +64,10 @@ type Health struct {
 	// AcceptFailingSince is when accepting began to fail. It is zero while accepting works.
 	AcceptFailingSince time.Time
 	AcceptErr          error
-	// DeadLetterFailingSince is when publishing to the dead-letter topic began to fail. It is zero while publishing
-	// works.
+	// DeadLetterFailingSince is when publishing to the dead-letter topic began to fail, zero while it works.
 	DeadLetterFailingSince time.Time
 	DeadLetterErr          error
-	// CopyFailingSince is when publishing copies of poisoned and rejected messages began to fail. It is zero while that
-	// works.
+	// CopyFailingSince is when publishing copies of poisoned and rejected messages began to fail, zero while it works.
 	CopyFailingSince time.Time
 	CopyErr          error
 	// CommitErr is why the last commit failed, nil if it succeeded.
@@ -118,8 +125,7 @@ func (h Health) Err() error {
 	return errors.Join(problems...)
 }
 
-// namedPartitions bounds how many partitions an error text names. A member may have thousands, and they often share one
-// problem.
+// namedPartitions bounds how many partitions an error text names. A member may have thousands, often with one problem.
 const namedPartitions = 20
 
 // Lag returns the sum of the lags of the assigned partitions, in offsets, and since when one of them has been above
@@ -141,26 +147,13 @@ func (h Health) Lag() (lag int64, since time.Time) {
 // CaughtUp reports whether everything is accepted that was in the assigned partitions when they were assigned. It is
 // false without a generation, and true for a member without partitions (contract 6.5).
 func (h Health) CaughtUp() bool {
-	if h.State != StateRunning {
-		return false
-	}
-	for _, p := range h.Partitions {
-		if !p.CaughtUp {
-			return false
-		}
-	}
-	return true
+	return h.State == StateRunning &&
+		!slices.ContainsFunc(h.Partitions, func(p PartitionHealth) bool { return !p.CaughtUp })
 }
 
 // Halted returns the partitions that are halted.
 func (h Health) Halted() []PartitionHealth {
-	var halted []PartitionHealth
-	for _, p := range h.Partitions {
-		if p.Halted != nil {
-			halted = append(halted, p)
-		}
-	}
-	return halted
+	return slices.DeleteFunc(slices.Clone(h.Partitions), func(p PartitionHealth) bool { return p.Halted == nil })
 }
 
 // PartitionState is what is being done with a partition: "starting", "fetching", "accepting", "failing" or "halted".
@@ -177,13 +170,11 @@ const (
 	partitionAccepting PartitionState = "accepting"
 	// partitionFailing means that fetching fails and is retried.
 	partitionFailing PartitionState = "failing"
-	// partitionHalted means stopped until an operator resumes the partition (contract 7.10), or until it is assigned
-	// again.
+	// partitionHalted means stopped until an operator resumes the partition (contract 7.10), or it is assigned again.
 	partitionHalted PartitionState = "halted"
 )
 
-// PartitionHealth describes one assigned partition in its generation. Offsets are -1 and times are zero while they are
-// unknown.
+// PartitionHealth describes one assigned partition in its generation. Offsets are -1 and times zero while unknown.
 type PartitionHealth struct {
 	Topic      string
 	Partition  int
@@ -246,8 +237,7 @@ func (p *partition) health(full bool, timeout time.Duration, excused time.Time) 
 	h := PartitionHealth{
 		Topic: p.topic, Partition: p.id, Next: p.next, Accepted: p.accepted, Committed: p.committed,
 		HighWatermark: p.highWatermark, LastStable: p.lastStable, LogStart: p.logStart, ToldAt: p.toldAt,
-		WatermarkErr: p.watermarkErr,
-		Lag:          p.lag(), BehindSince: p.behindSince,
+		WatermarkErr: p.watermarkErr, Lag: p.lag(), BehindSince: p.behindSince,
 		CaughtUp:   p.answered && p.assignedWatermark >= 0 && p.accepted >= p.assignedWatermark,
 		AssignedAt: p.assignedAt, ProgressAt: p.progressAt, StalledSince: p.stalledSince(timeout, excused),
 		HaltedAt: p.haltedAt, Err: p.err, ErrSince: p.errSince,
@@ -265,4 +255,220 @@ func (p *partition) health(full bool, timeout time.Duration, excused time.Time) 
 		h.State = partitionFetching
 	}
 	return h
+}
+
+// observe refreshes the state that fetching does not report and logs stalls, until ctx ends.
+func (s *session) observe(ctx context.Context) {
+	var first sync.WaitGroup
+	first.Go(func() { s.awaitAssignedWatermarks(ctx) })
+	defer first.Wait()
+	defer s.consumer.stalling.Clear()
+	defer func() {
+		for _, p := range s.partitions {
+			s.consumer.stalling.Forget(p)
+		}
+	}()
+	idle := idleWatch{consumer: s.consumer}
+	for routine.Sleep(ctx, s.consumer.cfg.WatchInterval) {
+		if len(s.partitions) == 0 {
+			idle.check(ctx)
+			continue
+		}
+		s.refreshWatermarks(ctx)
+		s.logStalls()
+	}
+}
+
+// awaitAssignedWatermarks asks for the high watermark of each partition until it is known. Everything below it counts
+// as present at assignment. The first answer to a fetch cannot be used: a leader that was just elected may know less
+// than the true watermark. It refuses this request until it knows it.
+func (s *session) awaitAssignedWatermarks(ctx context.Context) {
+	retry := routine.Backoff{First: fetchBackoffFirst, Max: s.consumer.cfg.WatchInterval}
+	for unknown := s.partitions; len(unknown) > 0; {
+		ends := s.listEnds(ctx, unknown, ReadUncommitted)
+		var left []*partition
+		for _, p := range unknown {
+			end := ends[p.key()]
+			if end.err == nil && !p.assigned(end.offset) {
+				end.err = fmt.Errorf("high watermark of %s/%d: %d is below what is committed", p.topic, p.id, end.offset)
+			}
+			if end.err != nil {
+				p.watermarkUnknown(end.err)
+				left = append(left, p)
+			}
+		}
+		unknown = left
+		if len(unknown) > 0 && !retry.Wait(ctx) {
+			return
+		}
+	}
+}
+
+// refreshWatermarks asks for the ends of the partitions for which no fetch has reported watermarks since the last time.
+// Halted, failing or full partitions would otherwise show the lag of their last fetch.
+func (s *session) refreshWatermarks(ctx context.Context) {
+	var stale []*partition
+	for _, p := range s.partitions {
+		if p.stale() {
+			stale = append(stale, p)
+		}
+	}
+	if len(stale) == 0 {
+		return
+	}
+	ends := s.listEnds(ctx, stale, ReadUncommitted)
+	var stable map[partitionKey]place
+	if s.consumer.cfg.Isolation == ReadCommitted {
+		stable = s.listEnds(ctx, stale, ReadCommitted)
+	}
+	for _, p := range stale {
+		end := ends[p.key()]
+		if end.err != nil {
+			p.watermarkUnknown(end.err)
+			continue
+		}
+		lastStable := int64(-1)
+		if e, asked := stable[p.key()]; asked && e.err == nil {
+			lastStable = e.offset
+		}
+		p.refreshed(end.offset, lastStable)
+	}
+}
+
+// listEnds asks for the ends of partitions as an isolation level sees them: the high watermark, or the last stable
+// offset. The result has an entry for each partition.
+func (s *session) listEnds(ctx context.Context, of []*partition, isolation Isolation) map[partitionKey]place {
+	keys := make([]partitionKey, len(of))
+	for i, p := range of {
+		keys[i] = p.key()
+	}
+	return s.consumer.network.listOffsets(ctx, keys, kafka.LastOffset, isolation)
+}
+
+// logStalls logs when the first partition stalls and when the last one has recovered.
+func (s *session) logStalls() {
+	c := s.consumer
+	for i, h := range c.partitionHealth(s) {
+		if h.StalledSince.IsZero() {
+			c.stalling.End(s.partitions[i])
+			continue
+		}
+		c.stalling.Begin(s.partitions[i], h.Problem(), zap.String(telemetry.FieldTopic, h.Topic),
+			zap.Int(telemetry.FieldPartition, h.Partition),
+			zap.Int64(telemetry.FieldLag, h.Lag), zap.Time(telemetry.FieldSince, h.StalledSince))
+	}
+}
+
+// partitionHealth returns a snapshot of a session's partitions. While accepting or publishing fails, and for
+// ProgressTimeout after that, no partition is reported as stalled.
+func (c *Consumer) partitionHealth(s *session) []PartitionHealth {
+	excused, full := c.accepting.Until(), s.buffer.Bytes() >= c.cfg.BufferBytes
+	if until := c.publishing.Until(); until.After(excused) {
+		excused = until
+	}
+	all := make([]PartitionHealth, len(s.partitions))
+	for i, p := range s.partitions {
+		all[i] = p.health(full, c.cfg.ProgressTimeout, excused)
+		all[i].Generation = s.gen.ID
+	}
+	return all
+}
+
+// lag returns how far accepted is behind the high watermark, -1 while unknown. The lock is held.
+func (p *partition) lag() int64 { return p.distanceTo(p.highWatermark) }
+
+// readable returns how far accepted is behind the last readable offset. With read_committed that is the last stable
+// offset, before which no transaction is open. A consumer can be expected to reach this one.
+func (p *partition) readable() int64 {
+	if p.readCommitted && p.lastStable >= 0 {
+		return p.distanceTo(min(p.lastStable, p.highWatermark))
+	}
+	return p.lag()
+}
+
+func (p *partition) distanceTo(end int64) int64 {
+	if end < 0 || p.accepted < 0 {
+		return -1
+	}
+	return max(end-p.accepted, 0)
+}
+
+// compare updates since when the partition lags, after either end moved. The lock is held.
+func (p *partition) compare() {
+	for _, each := range []struct {
+		lag   int64
+		since *time.Time
+	}{{p.lag(), &p.behindSince}, {p.readable(), &p.readableSince}} {
+		switch {
+		case each.lag <= 0:
+			*each.since = time.Time{}
+		case each.since.IsZero():
+			*each.since = p.clock.Now()
+		}
+	}
+}
+
+// assigned stores the high watermark asked for at assignment. It reports false for a value that cannot be true: one
+// below the committed offset comes from a leader that lags. If a gap was passed in between, its log's watermark stays.
+func (p *partition) assigned(highWatermark int64) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if highWatermark < p.committed {
+		return false
+	}
+	p.watermarkErr = nil
+	if p.assignedWatermark < 0 {
+		p.assignedWatermark = highWatermark
+	}
+	return true
+}
+
+// stale reports whether no fetch has updated the watermarks since the last call.
+func (p *partition) stale() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	stale := !p.fresh
+	p.fresh = false
+	return stale
+}
+
+// refreshed stores watermarks that were requested because nothing is fetched. It ignores them if a fetch was answered
+// in between, whose watermarks are newer. lastStable is -1 where it was not asked for.
+func (p *partition) refreshed(highWatermark, lastStable int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.watermarkErr = nil
+	if p.fresh {
+		return
+	}
+	p.highWatermark, p.toldAt = highWatermark, p.clock.Now()
+	if lastStable >= 0 {
+		p.lastStable = lastStable
+	}
+	p.compare()
+}
+
+func (p *partition) watermarkUnknown(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.watermarkErr = err
+}
+
+// stalledSince returns since when there is something to read and no progress, if that is longer than timeout, and zero
+// otherwise. A partition that is halted or cannot be fetched is reported as that and not as stalled. excused is until
+// when accepting is known to have failed.
+func (p *partition) stalledSince(timeout time.Duration, excused time.Time) time.Time {
+	if p.halted != nil || p.err != nil || p.readable() <= 0 {
+		return time.Time{}
+	}
+	since := p.assignedAt
+	for _, at := range []time.Time{p.progressAt, p.readableSince, p.wellSince, excused} {
+		if at.After(since) {
+			since = at
+		}
+	}
+	if p.clock.Now().Sub(since) < timeout {
+		return time.Time{}
+	}
+	return since
 }

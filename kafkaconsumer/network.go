@@ -67,13 +67,10 @@ func newNetwork(cfg Config, log *zap.Logger, clk clock.Clock) (*network, error) 
 		topics = append(slices.Clone(topics), cfg.DeadLetterTopic)
 	}
 	// Neither gets the TLS config: dial encrypts the connection.
-	n.dialer = &kafka.Dialer{
-		ClientID: cfg.ClientID, Timeout: cfg.DialTimeout, DialFunc: n.dialChecked, SASLMechanism: mechanism,
-	}
-	n.transport = &kafka.Transport{
-		Dial: n.dialChecked, DialTimeout: cfg.DialTimeout, ClientID: cfg.ClientID, SASL: mechanism,
-		MetadataTTL: metadataTTL, MetadataTopics: topics,
-	}
+	n.dialer = &kafka.Dialer{ClientID: cfg.ClientID, Timeout: cfg.DialTimeout, DialFunc: n.dialChecked,
+		SASLMechanism: mechanism}
+	n.transport = &kafka.Transport{Dial: n.dialChecked, DialTimeout: cfg.DialTimeout, ClientID: cfg.ClientID,
+		SASL: mechanism, MetadataTTL: metadataTTL, MetadataTopics: topics}
 	n.client = &kafka.Client{Addr: kafka.TCP(cfg.Brokers...), Timeout: cfg.RequestTimeout, Transport: n.transport}
 	return n, nil
 }
@@ -168,10 +165,8 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-func (c *conn) SetDeadline(t time.Time) error { return c.Conn.SetDeadline(c.limit(t)) }
-
-func (c *conn) SetReadDeadline(t time.Time) error { return c.Conn.SetReadDeadline(c.limit(t)) }
-
+func (c *conn) SetDeadline(t time.Time) error      { return c.Conn.SetDeadline(c.limit(t)) }
+func (c *conn) SetReadDeadline(t time.Time) error  { return c.Conn.SetReadDeadline(c.limit(t)) }
 func (c *conn) SetWriteDeadline(t time.Time) error { return c.Conn.SetWriteDeadline(c.limit(t)) }
 
 // limit replaces "no deadline" by the dial and request timeouts together. An idle connection may
@@ -253,10 +248,10 @@ func (n *network) leader(ctx context.Context, topic string, partition int) (stri
 		return "", err
 	}
 	for _, found := range response.Topics {
-		if found.Name != topic {
+		switch {
+		case found.Name != topic:
 			continue
-		}
-		if found.Error != nil {
+		case found.Error != nil:
 			return "", found.Error
 		}
 		for _, p := range found.Partitions {

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
+	"slices"
+	"sync"
+	"sync/atomic"
 
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/protocol/listoffsets"
@@ -104,61 +106,105 @@ func (f *fetcher) listOffset(at int64) (int64, error) {
 	return f.network.listOffset(f.partition.ctx, f.partition.topic, f.partition.id, at, ReadUncommitted)
 }
 
-// listOffset asks for the first or last offset of a partition. With ReadCommitted the last one is
-// the last stable offset, where the first open transaction begins.
+// listOffset asks for the first or last offset of a partition. With ReadCommitted the last one is the last stable
+// offset, where the first open transaction begins.
 func (n *network) listOffset(
 	ctx context.Context, topic string, partition int, at int64, isolation Isolation,
 ) (int64, error) {
+	key := partitionKey{topic, partition}
+	found := n.listOffsets(ctx, []partitionKey{key}, at, isolation)[key]
+	return found.offset, found.err
+}
+
+// place is the first or last offset of a partition, or why it is unknown.
+type place struct {
+	offset int64
+	err    error
+}
+
+// listedAtOnce is how many partitions are asked about at once. kafka-go sends one request for each of them, and opens a
+// connection for each that has no answer yet.
+const listedAtOnce = 16
+
+// listOffsets is listOffset for several partitions, which are sorted by topic. The result has an entry for each.
+func (n *network) listOffsets(
+	ctx context.Context, of []partitionKey, at int64, isolation Isolation,
+) map[partitionKey]place {
+	all := make(map[partitionKey]place, len(of))
+	var err error
+	for some := range slices.Chunk(of, listedAtOnce) {
+		var found map[partitionKey]place
+		if err == nil { // else no broker could be reached for the ones before
+			found, err = n.listSome(ctx, some, at, isolation)
+		}
+		for _, key := range some {
+			its, known := found[key]
+			switch {
+			case known:
+			case err != nil:
+				its.err = err
+			default:
+				its.err = fmt.Errorf("the answer is not about it: %w", kafka.Unknown)
+			}
+			if its.err != nil {
+				its.err = fmt.Errorf("list offsets of %s/%d: %w", key.topic, key.id, its.err)
+			}
+			all[key] = its
+		}
+	}
+	return all
+}
+
+// listSome sends one request and returns what is in the answer. It fails if there is no answer.
+func (n *network) listSome(
+	ctx context.Context, of []partitionKey, at int64, isolation Isolation,
+) (map[partitionKey]place, error) {
+	request := &listoffsets.Request{ReplicaID: -1, IsolationLevel: isolation.level()}
+	for i, key := range of {
+		if i == 0 || of[i-1].topic != key.topic {
+			request.Topics = append(request.Topics, listoffsets.RequestTopic{Topic: key.topic})
+		}
+		topic := &request.Topics[len(request.Topics)-1]
+		topic.Partitions = append(topic.Partitions, listoffsets.RequestPartition{Partition: int32(key.id),
+			CurrentLeaderEpoch: -1, Timestamp: at})
+	}
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.RequestTimeout)
 	defer cancel()
-	request := &listoffsets.Request{
-		ReplicaID: -1,
-		Topics: []listoffsets.RequestTopic{{Topic: topic, Partitions: []listoffsets.RequestPartition{{
-			Partition: int32(partition), CurrentLeaderEpoch: -1, Timestamp: at,
-		}}}},
-	}
-	if isolation == ReadCommitted {
-		request.IsolationLevel = int8(kafka.ReadCommitted)
-	}
 	answer, err := n.transport.RoundTrip(ctx, n.client.Addr, request)
 	if err != nil {
-		return 0, fmt.Errorf("list offsets of %s/%d: %w", topic, partition, err)
+		return nil, err
 	}
 	response, ok := answer.(*listoffsets.Response)
-	if !ok || len(response.Topics) != 1 || len(response.Topics[0].Partitions) != 1 {
-		return 0, fmt.Errorf("list offsets of %s/%d: the answer %T is not about it: %w", topic, partition, answer,
-			kafka.Unknown)
+	if !ok {
+		return nil, fmt.Errorf("the answer is %T: %w", answer, kafka.Unknown)
 	}
-	found := response.Topics[0].Partitions[0]
-	if found.ErrorCode != 0 {
-		return 0, fmt.Errorf("list offsets of %s/%d: %w", topic, partition, kafka.Error(found.ErrorCode))
+	found := map[partitionKey]place{}
+	for _, topic := range response.Topics {
+		for _, p := range topic.Partitions {
+			its := place{offset: p.Offset}
+			if p.ErrorCode != 0 {
+				its.err = kafka.Error(p.ErrorCode)
+			} else if p.Offset < 0 {
+				its.err = fmt.Errorf("the answer is offset %d: %w", p.Offset, kafka.Unknown)
+			}
+			found[partitionKey{topic.Topic, int(p.Partition)}] = its
+		}
 	}
-	if found.Offset < 0 {
-		return 0, fmt.Errorf("list offsets of %s/%d: the answer is offset %d: %w", topic, partition, found.Offset,
-			kafka.Unknown)
-	}
-	return found.Offset, nil
+	return found, nil
 }
 
 // committer is the only one that commits in its generation, with one request in flight. Commits
 // therefore neither overtake each other nor move back. The one exception, beginGroup, commits
 // before the committer has anything to commit.
 type committer struct {
-	gen        *kafka.Generation
-	partitions []*partition
-	interval   time.Duration
-	// another commits on another connection than the generation's.
-	another func(offsets map[string]map[int]int64) error
-	// done receives the result of each commit.
-	done func(error)
-
-	failed bool
+	session *session
+	failed  bool
 }
 
 // run commits the due offsets every interval until ctx ends or a commit fails. It reports whether no commit failed. A
 // failed commit means that the generation is over or the coordinator is gone: the member has to join again.
 func (c *committer) run(ctx context.Context) bool {
-	for routine.Sleep(ctx, c.interval) {
+	for routine.Sleep(ctx, c.session.consumer.cfg.CommitInterval) {
 		if !c.flush() {
 			return false
 		}
@@ -172,9 +218,10 @@ func (c *committer) flush() bool {
 	if c.failed {
 		return false
 	}
+	s, consumer := c.session, c.session.consumer
 	offsets := map[string]map[int]int64{}
 	taken := map[*partition]int64{}
-	for _, p := range c.partitions {
+	for _, p := range s.partitions {
 		if offset, due := p.due(); due {
 			if offsets[p.topic] == nil {
 				offsets[p.topic] = map[int]int64{}
@@ -186,12 +233,13 @@ func (c *committer) flush() bool {
 	if len(taken) == 0 {
 		return true
 	}
-	err := c.gen.CommitOffsets(offsets)
+	err := s.gen.CommitOffsets(offsets)
 	if lost(err) {
 		// The connection is lost, for example because the broker closed it when its SASL session expired. The generation is
 		// still alive: this member joins again only after the session has returned. So the same offsets can be committed once
 		// more, whether or not the first try reached the broker.
-		if again := c.another(offsets); again != nil {
+		consumer.network.transport.CloseIdleConnections() // idle ones may be as old as the lost one
+		if again := s.commit(offsets); again != nil {
 			err = fmt.Errorf("%w, and once more: %w", err, again)
 		} else {
 			err = nil
@@ -199,20 +247,15 @@ func (c *committer) flush() bool {
 	}
 	if err != nil {
 		c.failed = true
-		c.done(fmt.Errorf("commit offsets of %d partitions: %w", len(taken), err))
+		err = fmt.Errorf("commit offsets of %d partitions: %w", len(taken), err)
+		consumer.committing.Begin(nil, consumer.cfg.explain(err))
 		return false
 	}
 	for p, offset := range taken {
 		p.commit(offset)
 	}
-	c.done(nil)
+	consumer.committing.End(nil)
 	return true
-}
-
-// commitAgain commits on a fresh connection.
-func (s *session) commitAgain(offsets map[string]map[int]int64) error {
-	s.consumer.network.transport.CloseIdleConnections() // idle ones may be as old as the lost one
-	return s.commit(offsets)
 }
 
 // commit commits for the session's generation on another connection than the generation's. Brokers refuse it too once
@@ -227,9 +270,8 @@ func (s *session) commit(offsets map[string]map[int]int64) error {
 	for topic, partitions := range offsets {
 		of := offsetcommit.RequestTopic{Name: topic}
 		for id, offset := range partitions {
-			of.Partitions = append(of.Partitions, offsetcommit.RequestPartition{
-				PartitionIndex: int32(id), CommittedOffset: offset, CommittedLeaderEpoch: -1,
-			})
+			of.Partitions = append(of.Partitions, offsetcommit.RequestPartition{PartitionIndex: int32(id),
+				CommittedOffset: offset, CommittedLeaderEpoch: -1})
 		}
 		request.Topics = append(request.Topics, of)
 		asked += len(partitions)
@@ -253,5 +295,168 @@ func (s *session) commit(offsets map[string]map[int]int64) error {
 	if answered != asked {
 		return fmt.Errorf("the answer is about %d of %d partitions: %w", answered, asked, kafka.Unknown)
 	}
+	return nil
+}
+
+// groupStart remembers what a consumer has learned about where its group begins.
+type groupStart struct {
+	// begun is true once a committed offset of the group was seen, or was committed here. It stays true when all of them
+	// disappear, as when a topic is deleted: the group is not new because of that.
+	begun atomic.Bool
+
+	mu sync.Mutex
+	// absent holds topics that were once found missing. When such a topic appears, all of its
+	// records came after the start.
+	absent map[string]bool
+}
+
+func (g *groupStart) missed(topics []string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, topic := range topics {
+		g.absent[topic] = true
+	}
+}
+
+// offsetOf returns where a group without any committed offset begins a topic.
+func (g *groupStart) offsetOf(topic string) int64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.begun.Load() || g.absent[topic] {
+		return kafka.FirstOffset
+	}
+	return kafka.LastOffset
+}
+
+// errNotBegun is why a partition waits before its first fetch.
+var errNotBegun = errors.New("the new group waits for its leader to commit where it begins (StartOffset Last)")
+
+// groupOffsets holds the committed offsets of a group, -1 where there is none.
+type groupOffsets struct {
+	of    map[string]map[int]int64
+	begun bool // whether the group has at least one committed offset
+}
+
+// groupOffsets asks the coordinator for committed offsets in one request: of the given partition and, with StartOffset
+// Last, of all partitions of the consumer's topics. A response that leaves out a partition is an error.
+func (c *Consumer) groupOffsets(ctx context.Context, topic string, partition int) (groupOffsets, error) {
+	asked := map[string][]int{}
+	if c.cfg.StartOffset == Last {
+		existing, err := c.existingTopics(ctx)
+		if err != nil {
+			return groupOffsets{}, err
+		}
+		for topic, n := range existing {
+			for id := range n {
+				asked[topic] = append(asked[topic], id)
+			}
+		}
+	}
+	if topic != "" && !slices.Contains(asked[topic], partition) {
+		asked[topic] = append(asked[topic], partition)
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.RequestTimeout)
+	defer cancel()
+	response, err := c.network.client.OffsetFetch(ctx, &kafka.OffsetFetchRequest{GroupID: c.cfg.GroupID, Topics: asked})
+	if err == nil {
+		err = response.Error
+	}
+	if err != nil {
+		return groupOffsets{}, err
+	}
+	offsets := groupOffsets{of: map[string]map[int]int64{}}
+	for topic, partitions := range response.Topics {
+		offsets.of[topic] = map[int]int64{}
+		for _, found := range partitions {
+			if found.Error != nil {
+				return groupOffsets{}, fmt.Errorf("%s/%d: %w", topic, found.Partition, found.Error)
+			}
+			offsets.of[topic][found.Partition] = found.CommittedOffset
+			offsets.begun = offsets.begun || found.CommittedOffset >= 0
+		}
+	}
+	for topic, partitions := range asked {
+		for _, id := range partitions {
+			if _, ok := offsets.of[topic][id]; !ok {
+				return groupOffsets{}, fmt.Errorf("the answer is not about %s/%d: %w", topic, id, kafka.Unknown)
+			}
+		}
+	}
+	if offsets.begun {
+		c.groupStart.begun.Store(true)
+	}
+	return offsets, nil
+}
+
+// beginGroup starts a new group at Last if this member leads it. It commits the end offsets of all partitions that it
+// assigned, in one request. It retries until that succeeded, or until it finds that the group has offsets. Before that,
+// no member reads a partition without an offset. After it, a partition without an offset must be one that appeared
+// later, so it is read from its first record.
+//
+// We refused two simpler designs:
+//
+//   - Each member commits for its own partitions. The first commit makes the group look old to the
+//     other members, and these then read everything from the first record.
+//   - Each member goes by what it remembers. After a restart it takes partitions that were added
+//     in between for old ones, and skips their records.
+//
+// A commit must not pass what another member has read. No member has read anything: all of them wait while the group
+// has no offset, a generation has one leader, and the coordinator refuses commits of earlier generations. If the
+// response to the commit is lost, the commit may be repeated while other members already read. The repeat carries the
+// same offsets and not ends that have moved on, so at worst it moves a commit back to where those members began.
+func (s *session) beginGroup(ctx context.Context) {
+	c := s.consumer
+	if c.cfg.StartOffset != Last || len(s.assigned) == 0 || s.resumed {
+		return
+	}
+	defer c.fetching.Forget(s)
+	retry := routine.Backoff{First: fetchBackoffFirst, Max: maxFetchBackoff}
+	starts := map[string]map[int]int64{}
+	for {
+		err := s.tryBeginGroup(ctx, starts)
+		if err == nil {
+			c.fetching.End(s)
+			return
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		// With either of these the session ends soon.
+		if !errors.Is(err, kafka.RebalanceInProgress) && !errors.Is(err, kafka.IllegalGeneration) {
+			c.fetching.Begin(s, c.cfg.explain(fmt.Errorf("begin group %q: %w", c.cfg.GroupID, err)))
+		}
+		if !retry.Wait(ctx) {
+			return
+		}
+	}
+}
+
+// tryBeginGroup commits the starts of all assigned partitions unless the group has offsets. It adds
+// the starts that it had to ask for to starts, so that a repeated try commits the same ones.
+func (s *session) tryBeginGroup(ctx context.Context, starts map[string]map[int]int64) error {
+	c := s.consumer
+	group, err := c.groupOffsets(ctx, "", 0)
+	if err != nil || group.begun {
+		return err
+	}
+	for topic, n := range s.assigned {
+		if starts[topic] == nil {
+			starts[topic] = map[int]int64{}
+		}
+		for id := range n {
+			if _, known := starts[topic][id]; known {
+				continue
+			}
+			offset, err := c.network.listOffset(ctx, topic, id, c.groupStart.offsetOf(topic), c.cfg.Isolation)
+			if err != nil {
+				return err
+			}
+			starts[topic][id] = offset
+		}
+	}
+	if err := s.commit(starts); err != nil {
+		return fmt.Errorf("commit where it begins: %w", err)
+	}
+	c.groupStart.begun.Store(true)
 	return nil
 }

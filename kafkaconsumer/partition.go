@@ -11,57 +11,45 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// partition is one assigned partition in one generation. An offset names the next record, as Kafka counts. -1 means
-// unknown yet.
+// partition is one assigned partition in one generation. An offset names the next record, as in Kafka. -1 is unknown.
 type partition struct {
 	topic string
 	id    int
 	// ctx ends with the session, or earlier when the partition halts. A resumed partition gets
 	// another one. Only its fetcher uses it.
-	ctx  context.Context
-	stop context.CancelFunc
-	// requests passes operators' requests to the fetcher.
-	requests chan models.PartitionRequest
+	ctx      context.Context
+	stop     context.CancelFunc
+	requests chan models.PartitionRequest // passes operators' requests to the fetcher
 
-	mu sync.Mutex
-	// start is where fetching began.
-	start int64
-	// next is the offset to fetch next.
-	next int64
-	// accepted is the next offset to commit: every record below it is accepted or was never visible.
-	accepted int64
-	// committed is the group coordinator's offset.
-	committed int64
-	// pinned means that start itself must be committed, even if nothing follows.
-	pinned bool
+	mu        sync.Mutex
+	start     int64 // where fetching began
+	next      int64 // the offset to fetch next
+	accepted  int64 // the next offset to commit: every record below it is accepted or was never visible
+	committed int64 // the group coordinator's offset
+	pinned    bool  // whether start itself must be committed, even if nothing follows
 	// highWatermark, lastStable and logStart are the broker's last values, received at toldAt.
 	// fresh means that a fetch has brought them since the last refresh.
 	highWatermark, lastStable, logStart int64
 	toldAt                              time.Time
 	fresh                               bool
-	// assignedWatermark is the high watermark asked for at assignment.
-	assignedWatermark int64
-	// answered means that a fetch was answered, so the log has the offset that was asked for.
-	answered bool
+	assignedWatermark                   int64 // the high watermark asked for at assignment
+	answered                            bool  // whether a fetch was answered, so the log has the offset that was asked for
 	// mark is the end of the log at a moment that the partition has not caught up to yet. caughtUp is
 	// the last such moment that it has, zero if there is none.
 	mark     mark
 	caughtUp time.Time
 
 	assignedAt, progressAt time.Time
-	// behindSince and readableSince are since when the high watermark, and the last readable offset, have been above
-	// accepted.
+	// behindSince and readableSince are since when the high watermark and the last readable offset are above accepted.
 	behindSince, readableSince time.Time
 	err                        error // last error of fetching; nil since it worked again
 	errSince, wellSince        time.Time
 	watermarkErr               error // last error of asking for watermarks
 	halted                     *halt // nil if the partition is not halted
 	haltedAt                   time.Time
-	// run counts how often the partition was resumed.
-	run int
+	run                        int // how often the partition was resumed
 
-	// clock and readCommitted are the session's.
-	clock         clock.Clock
+	clock         clock.Clock // the session's, as readCommitted is
 	readCommitted bool
 }
 
@@ -70,13 +58,11 @@ type partition struct {
 type chunk struct {
 	partition *partition
 	received  []envelope.Received
-	// next is the offset to continue at once the chunk is accepted.
-	next  int64
-	bytes int
+	next      int64 // the offset to continue at once the chunk is accepted
+	bytes     int
 	// messages counts the records' messages. A record without messages counts as one.
 	messages int
-	// run is the partition's run when the chunk was fetched.
-	run int
+	run      int // the partition's run when the chunk was fetched
 	// skipping, if not nil, means that the chunk has one record, which an operator skips.
 	skipping *granted
 }
@@ -91,6 +77,8 @@ func newPartition(ctx context.Context, topic string, id int, committed int64) *p
 	p.ctx, p.stop = context.WithCancel(ctx)
 	return p
 }
+
+func (p *partition) key() partitionKey { return partitionKey{p.topic, p.id} }
 
 // begin sets where fetching begins.
 func (p *partition) begin(offset int64, pinned bool) {

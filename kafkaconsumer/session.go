@@ -24,10 +24,8 @@ type session struct {
 	// assigned is how many partitions of each topic this member assigned as the group's leader, nil
 	// if another member leads.
 	assigned map[string]int
-	// refused are assigned partitions that do not exist.
-	refused refusal
-	// resumed means that one of its partitions had a committed offset.
-	resumed bool
+	refused  refusal // assigned partitions that do not exist
+	resumed  bool    // whether one of its partitions had a committed offset
 
 	// ctx ends when the partitions are to be given up, acceptCtx when there is no time left to finish running accepts.
 	ctx          context.Context
@@ -82,12 +80,12 @@ func (s *session) run(watch func(ctx context.Context, end func())) {
 	for i, w := range consuming {
 		workers.Go(func() { w.run(s.ctx, s.acceptCtx) })
 		for j := i; j < len(s.partitions); j += len(consuming) {
-			f := s.makeFetcher(s.partitions[j], w.queue())
+			f := &fetcher{shared: c.shared, partition: s.partitions[j], buffer: s.buffer, decode: c.decode,
+				sizeBound: c.decoder.SizeBound, groupOffsets: c.groupOffsets, out: w.queue()}
 			fetchers.Go(func() { f.run(s.ctx, f.partition.committed) })
 		}
 	}
-	committer := &committer{gen: s.gen, partitions: s.partitions, interval: c.cfg.CommitInterval, another: s.commitAgain,
-		done: c.committed}
+	committer := &committer{session: s}
 	stopCommitting, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	helpers.Go(func() {
@@ -141,12 +139,6 @@ func (s *session) makeWorkers() []consumingWorker {
 
 func (s *session) makeWorker(in chan *chunk) *worker {
 	return &worker{shared: s.consumer.shared, in: in, buffer: s.buffer, session: s.ctx}
-}
-
-func (s *session) makeFetcher(p *partition, out chan<- *chunk) *fetcher {
-	c := s.consumer
-	return &fetcher{shared: c.shared, partition: p, buffer: s.buffer, decode: c.decode, sizeBound: c.decoder.SizeBound,
-		groupOffsets: c.groupOffsets, out: out}
 }
 
 // keepMembership sends heartbeats while running accepts are finished. The generation has ended its own

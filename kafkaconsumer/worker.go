@@ -33,9 +33,8 @@ import (
 // HeartbeatInterval while one is halted (contract 7.10).
 //
 // CarryOut deletes a request and, in the same transaction, stores record as rejected, or gap, if it gets one. Durable
-// means that this is done. Halt means that nothing is stored, because the request is no longer there or because the
-// database refuses its effect: the partition stays halted. After an error the same is passed again, as with
-// AcceptRecords.
+// means that this is done. Halt means that nothing is stored, because the request is gone or the database refuses its
+// effect: the partition stays halted. After an error the same is passed again, as with AcceptRecords.
 type Acceptor interface {
 	AcceptRecords(ctx context.Context, channel string, received []envelope.Received) ([]envelope.Result, error)
 	AcceptGap(ctx context.Context, channel string, gap envelope.Gap) (envelope.Disposition, error)
@@ -58,8 +57,7 @@ type worker struct {
 	buffer  *kafkawire.Budget
 	session context.Context
 
-	// carry is a chunk that was received and did not fit into the batch.
-	carry *chunk
+	carry *chunk // a chunk that was received and did not fit into the batch
 }
 
 // run works until ctx ends and the accept running then is done. acceptCtx ends when that takes too long.
@@ -135,9 +133,7 @@ func (w *worker) gather(ctx context.Context) []*chunk {
 			return batch
 		}
 		if linger == nil {
-			timer := time.NewTimer(w.cfg.Linger)
-			defer timer.Stop()
-			linger = timer.C
+			linger = time.After(w.cfg.Linger)
 		}
 	}
 }
@@ -193,14 +189,22 @@ func (w *worker) untilDone(ctx context.Context, records int, call func() error) 
 
 // try calls the acceptor once.
 func (w *worker) try(ctx context.Context, received []envelope.Received) (results []envelope.Result, err error) {
-	err = routine.Protect("the acceptor", func() (err error) {
-		results, err = w.acceptor.AcceptRecords(ctx, w.channel, received)
-		return err
+	results, err = protect(func() ([]envelope.Result, error) {
+		return w.acceptor.AcceptRecords(ctx, w.channel, received)
 	})
 	if err == nil && len(results) != len(received) {
 		err = fmt.Errorf("the acceptor returned %d results for %d records", len(results), len(received))
 	}
 	return results, err
+}
+
+// protect calls the acceptor, and turns its panic into an error.
+func protect[T any](call func() (T, error)) (result T, err error) {
+	err = routine.Protect("the acceptor", func() (err error) {
+		result, err = call()
+		return err
+	})
+	return result, err
 }
 
 // batchOutcome is what an accepted batch means for one of its partitions.

@@ -2,7 +2,10 @@ package gormstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"gorm.io/gorm"
@@ -11,6 +14,7 @@ import (
 	"github.com/gorm-inbox/inbox/idempotent"
 	"github.com/gorm-inbox/inbox/internal/handlertx"
 	"github.com/gorm-inbox/inbox/internal/routine"
+	"github.com/gorm-inbox/inbox/internal/session"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
@@ -43,9 +47,8 @@ func (s *Store) Run(
 // work is what to do in a transaction.
 type work struct {
 	idempotent.Run
-	body func(ctx context.Context) error
-	// unmarked says that there is no key to mark, so body runs each time.
-	unmarked bool
+	body     func(ctx context.Context) error
+	unmarked bool // whether there is no key to mark, so body runs each time
 }
 
 func (s *Store) do(ctx context.Context, w work) (duplicate bool, err error) {
@@ -109,4 +112,246 @@ func (s *Store) call(ctx context.Context, tx *gorm.DB, w work) (*handlertx.Guard
 // newBackoff returns the pauses between attempts.
 func newBackoff() routine.Backoff {
 	return routine.Backoff{First: 20 * time.Millisecond, Max: 250 * time.Millisecond}
+}
+
+// open begins a transaction and adds the marker to it. On SQLite both wait for the one writer, for as long as the
+// connection's busy_timeout. That may be shorter than LockTimeout, so open tries again. It waits for the only
+// connection of a pool in the same way.
+func (s *Store) open(ctx context.Context, w work) (tx *handlertx.Tx, added bool, err error) {
+	began := time.Now()
+	for retry := newBackoff(); ; {
+		tx, added, err = s.tryOpen(ctx, w, s.opts.LockTimeout-time.Since(began))
+		if err == nil || !s.markers.SingleWriter() || !timedOut(err) {
+			return tx, added, err
+		}
+		if time.Since(began) >= s.opts.LockTimeout || !retry.Wait(ctx) {
+			return nil, false, inProgress(ctx, err)
+		}
+	}
+}
+
+// inProgress returns an error which says that the key may be another run's. It adds ctx's error, because the driver may
+// not have noticed that ctx ended.
+func inProgress(ctx context.Context, err error) error {
+	if ctx.Err() != nil && !errors.Is(err, ctx.Err()) {
+		err = fmt.Errorf("%w: %w", ctx.Err(), err)
+	}
+	return fmt.Errorf("%w: %w", idempotent.ErrInProgress, err)
+}
+
+func (s *Store) tryOpen(ctx context.Context, w work, left time.Duration) (*handlertx.Tx, bool, error) {
+	begin, cancel := ctx, context.CancelFunc(func() {})
+	if s.markers.SingleWriter() {
+		begin, cancel = context.WithTimeout(ctx, left)
+	}
+	defer cancel()
+	tx, err := handlertx.BeginUntil(begin, s.db, s.opts.StatementTimeout, s.opts.Isolation)
+	if err != nil {
+		if ctx.Err() == nil && errors.Is(err, context.Canceled) { // the begin was given up, but not by the caller
+			limit := "StatementTimeout of " + s.opts.StatementTimeout.String()
+			if begin.Err() != nil {
+				limit = "LockTimeout of " + s.opts.LockTimeout.String()
+			}
+			err = fmt.Errorf("no transaction within %s: %w: %w", limit, context.DeadlineExceeded, err)
+		}
+		return nil, false, err
+	}
+	added, err := s.add(ctx, tx.DB, w, left)
+	if err != nil {
+		tx.Rollback()
+		store.RenewSessions(s.db, err)
+		return nil, false, err
+	}
+	return tx, added, nil
+}
+
+// timedOut reports whether the file's one writer, or the pool's connection, was not free in time.
+func timedOut(err error) bool { return store.IsWaiting(err) || errors.Is(err, context.Canceled) }
+
+// add adds the markers of the run, and waits for others for at most wait. It gives up before ctx ends, because
+// cancelling a statement costs the connection.
+//
+// While a rename is rolled out, the programs have some keys in common. The second program waits for the first one at
+// such a key, and then finds its marker. The keys are sorted: different orders would deadlock.
+func (s *Store) add(ctx context.Context, tx *gorm.DB, w work, wait time.Duration) (added bool, err error) {
+	if w.unmarked {
+		return true, nil
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		wait = min(wait, time.Until(deadline)/10*9) // divide first, so that it cannot overflow
+	}
+	until := time.Now().Add(wait)
+	ctx, cancel := context.WithDeadline(ctx, until.Add(s.opts.StatementTimeout))
+	defer cancel()
+	marker := s.marker(w.Run)
+	keys := w.Run.Keys()
+	slices.SortFunc(keys, func(a, b idempotent.Key) int { return strings.Compare(a.HandlerKey, b.HandlerKey) })
+	for _, key := range keys {
+		marker.HandlerKey = key.HandlerKey
+		added, err = s.markers.AddMarkerTx(ctx, tx, marker, time.Until(until))
+		if errors.Is(err, store.ErrMarkerBusy) {
+			err = inProgress(ctx, err)
+		}
+		if err != nil || !added {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// afterCommitError returns nil if a failed commit has committed after all. If the database responded with an error, it
+// did not commit. If the connection was lost the outcome is unknown; the marker shows it, because it is part of the
+// transaction. The marker may be another run's that waited for ours to be rolled back: the message is processed then,
+// too. If there is no marker, the server may still be working on the commit.
+func (s *Store) afterCommitError(ctx context.Context, w work, commitErr error) error {
+	err := fmt.Errorf("commit: %w", commitErr)
+	if !store.OutcomeUnknown(commitErr) {
+		return naming(w.Key, err)
+	}
+	if w.unmarked {
+		return naming(w.Key, fmt.Errorf("%w: it has no marker: %w", idempotent.ErrLost, err))
+	}
+	found, readErr := s.readMarker(ctx, w.Key)
+	switch {
+	case readErr != nil:
+		return naming(w.Key, fmt.Errorf("%w: %w", idempotent.ErrLost, errors.Join(err, readErr)))
+	case !found:
+		return naming(w.Key, fmt.Errorf("%w: its marker is not there (yet): %w", idempotent.ErrLost, err))
+	}
+	return nil
+}
+
+// readMarker is Processed, with transient errors retried until StatementTimeout is over.
+func (s *Store) readMarker(ctx context.Context, key idempotent.Key) (bool, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.opts.StatementTimeout)
+	defer cancel()
+	for retry := newBackoff(); ; {
+		found, err := s.markers.HasMarker(ctx, key.MessageID, key.HandlerKey, key.Namespace)
+		if err == nil || !store.IsTransient(err) || !retry.Wait(ctx) {
+			return found, err
+		}
+	}
+}
+
+type txKey struct{}
+
+// WithTx returns a context that carries a transaction of the caller, for Run to join: the marker and the body's writes
+// become part of it, and are stored once the caller has committed (contract 8.2). Only then may the message be
+// acknowledged. A run whose body fails leaves nothing in the transaction, neither its marker nor the body's writes,
+// even if the caller commits.
+//
+// While the transaction is open, every other run of the same key waits for its commit, even if the run was a duplicate.
+// So keep it short. Callers that run several keys in one transaction must use the same order of keys: otherwise they
+// deadlock, and PostgreSQL fails one. If the transaction's isolation makes a conflict an error (REPEATABLE READ,
+// SERIALIZABLE), that error is returned: only the caller can roll back and begin again. The transaction must belong to
+// the pool that the store was made with.
+//
+// Do not use it where Run can begin the transaction itself: Run retries that one after a conflict with another.
+func WithTx(ctx context.Context, tx *gorm.DB) context.Context {
+	return context.WithValue(ctx, txKey{}, tx)
+}
+
+// errOtherPool refuses a transaction of another pool: a marker in another database than all others finds no duplicate.
+var errOtherPool = errors.New("the transaction of WithTx is of another connection pool than the store")
+
+// joinedTx returns the transaction that WithTx put into ctx.
+func (s *Store) joinedTx(ctx context.Context) (tx *gorm.DB, joined bool, err error) {
+	value := ctx.Value(txKey{})
+	if value == nil {
+		return nil, false, nil
+	}
+	tx, _ = value.(*gorm.DB)
+	if err := s.checkTx(tx); err != nil {
+		return nil, false, err
+	}
+	return tx.Session(&gorm.Session{NewDB: true}), true, nil
+}
+
+// checkTx returns an error if tx is no transaction on the store's database, as far as that can be determined.
+func (s *Store) checkTx(tx *gorm.DB) error {
+	if tx == nil {
+		return fmt.Errorf("WithTx: %w", store.ErrNoTransaction)
+	}
+	if _, open := tx.Statement.ConnPool.(gorm.TxCommitter); !open {
+		return fmt.Errorf("WithTx: %w", store.ErrNoTransaction)
+	}
+	its, itsErr := tx.DB()
+	ours, oursErr := s.db.DB()
+	if itsErr == nil && oursErr == nil && its != ours {
+		return errOtherPool
+	}
+	if err := session.Check(tx); err != nil {
+		return fmt.Errorf("WithTx: %w", err)
+	}
+	return nil
+}
+
+// join runs the body in the caller's transaction. A savepoint is set before the marker. So a body that fails undoes its
+// marker, too, even if the caller commits. So does a body that panics, which a caller may recover from.
+func (s *Store) join(ctx context.Context, tx *gorm.DB, w work) (duplicate bool, err error) {
+	if err := s.execSavepoint(ctx, tx, "SAVEPOINT inbox_marker"); err != nil {
+		return false, naming(w.Key, err)
+	}
+	undo := true
+	defer func() {
+		if !undo {
+			return
+		}
+		undoErr := s.execSavepoint(ctx, tx, "ROLLBACK TO SAVEPOINT inbox_marker; RELEASE SAVEPOINT inbox_marker")
+		if undoErr != nil {
+			// For instance rows that the body left open prevent the rollback to the savepoint. They would not prevent
+			// the caller's commit, so the whole transaction is rolled back.
+			undoErr = errors.Join(undoErr, tx.Rollback().Error)
+			err = errors.Join(err, naming(w.Key, fmt.Errorf("the whole transaction was rolled back: %w", undoErr)))
+		}
+	}()
+	added, err := s.add(ctx, tx, w, s.opts.LockTimeout)
+	if err != nil {
+		return false, naming(w.Key, err)
+	}
+	committed := func() {}
+	if added {
+		statements, err := s.call(ctx, tx, w)
+		if err != nil {
+			return false, err
+		}
+		committed = statements.Committed
+	}
+	if err := s.execSavepoint(ctx, tx, "RELEASE SAVEPOINT inbox_marker"); err != nil {
+		return false, naming(w.Key, err)
+	}
+	undo = false
+	handlertx.AfterCommit(tx, committed) // only has an effect if the caller is a handler of an inbox
+	return !added, nil
+}
+
+// execSavepoint sends a statement about the savepoint. It ignores the end of ctx: the body's writes before that must be
+// kept or undone all the same.
+func (s *Store) execSavepoint(ctx context.Context, tx *gorm.DB, statements string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.opts.StatementTimeout)
+	defer cancel()
+	return handlertx.Steer(ctx, tx, statements)
+}
+
+// Mark adds the markers of a run to the caller's transaction, and nothing else. It is for callers that call the body
+// themselves. duplicate means that the marker existed: then do not call the body, but commit before the message is
+// acknowledged, because a synchronous standby may not have the marker yet. Mark waits as Run does. After an error the
+// transaction must be rolled back; use Run with WithTx if it must continue.
+func (s *Store) Mark(ctx context.Context, tx *gorm.DB, run idempotent.Run) (duplicate bool, err error) {
+	if err := s.checkTx(tx); err != nil {
+		return false, naming(run.Key, err)
+	}
+	added, err := s.add(ctx, tx, work{Run: run}, s.opts.LockTimeout)
+	if err != nil {
+		return false, naming(run.Key, err)
+	}
+	return !added, nil
+}
+
+// Joins reports whether transactions of db can contain the store's markers (see Mark and WithTx): both must use the
+// same connection pool.
+func (s *Store) Joins(db *gorm.DB) bool {
+	its, itsErr := db.DB()
+	ours, oursErr := s.db.DB()
+	return itsErr == nil && oursErr == nil && its == ours
 }

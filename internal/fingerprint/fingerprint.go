@@ -5,6 +5,8 @@ package fingerprint
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"net/http"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -162,3 +164,174 @@ func (n *normaliser) word() {
 	}
 	n.keep()
 }
+
+// Each of these returns where what begins at i ends, 0 if it is not of its kind.
+
+// codeWords are the words before a code, in lower case, with the code's largest length. IDs are longer, or stand after
+// other words.
+var codeWords = map[string]int{"status": 3, "http": 3, "code": 4, "error": 4, "errno": 4, sqlState: 5}
+
+const sqlState = "sqlstate" // its codes have letters, too
+
+// codeEnd returns the end of a code that distinguishes causes, by the word before it ("status 404", "StatusCode: 503",
+// "exit status 1", "SQLSTATE 42P01", "Error 1062"), or by the status text after it ("502 Bad Gateway").
+func codeEnd(text string, i int) int {
+	end := span(text, i, isAlnum)
+	if end-i > codeWords[sqlState] || !strings.ContainsAny(text[i:end], digits) {
+		return 0
+	}
+	if code, err := strconv.Atoi(text[i:end]); err == nil && http.StatusText(code) != "" &&
+		strings.HasPrefix(text[end:], " "+http.StatusText(code)) {
+		return end
+	}
+	if end+1 < len(text) && strings.IndexByte("-.,:/+", text[end]) >= 0 && isAlnum(text[end+1]) {
+		return 0 // a date, an address or another longer number
+	}
+	word := i
+	for word > 0 && strings.IndexByte(" :=(", text[word-1]) >= 0 {
+		word--
+	}
+	from := word
+	for from > 0 && isLetter(text[from-1]) {
+		from--
+	}
+	name := strings.ToLower(text[from:word])
+	if word < i && strings.HasSuffix(name, "code") { // StatusCode: 404
+		name = "code"
+	}
+	if maxDigits := codeWords[name]; word == i || end-i > maxDigits || span(text, i, isDigit) < end && name != sqlState {
+		return 0
+	}
+	return end
+}
+
+// uuidEnd: 8-4-4-4-12 hexadecimal digits.
+func uuidEnd(text string, i int) int {
+	const length = 36
+	if len(text) < i+length || len(text) > i+length && isAlnum(text[i+length]) {
+		return 0
+	}
+	for k := range length {
+		if dash := k == 8 || k == 13 || k == 18 || k == 23; dash != (text[i+k] == '-') || !dash && !isHex(text[i+k]) {
+			return 0
+		}
+	}
+	return i + length
+}
+
+// mailEnd: name@host.
+func mailEnd(text string, i int) int {
+	end := span(text, i, func(c byte) bool { return isAlnum(c) || strings.IndexByte("._%+-@", c) >= 0 })
+	name, host, found := strings.Cut(text[i:end], "@")
+	end = trimPunctuation(text, i, end)
+	if !found || strings.Contains(host, "@") || end <= i+len(name)+1 {
+		return 0
+	}
+	return end
+}
+
+// ipv6End: eight groups, or "::" somewhere, and a digit; a time of day has neither.
+func ipv6End(text string, i int) int {
+	end := span(text, i, inAddress)
+	colons, double := strings.Count(text[i:end], ":"), strings.Contains(text[i:end], "::")
+	if !strings.ContainsAny(text[i:end], digits) || !double && colons != 7 || colons < 2 ||
+		end < len(text) && isAlnum(text[end]) {
+		return 0
+	}
+	return trimPunctuation(text, i, end)
+}
+
+// bracketedIPv6 returns the end of an IPv6 address in brackets, with its port.
+func bracketedIPv6(text string, i int) int {
+	end := span(text, i+1, inAddress)
+	if strings.Count(text[i:end], ":") < 2 || end == len(text) || text[end] != ']' {
+		return 0
+	}
+	if end++; end+1 < len(text) && text[end] == ':' && isDigit(text[end+1]) {
+		return numberEnd(text, end+1)
+	}
+	return end
+}
+
+// hexEnd returns the end of 0x and hexadecimal digits, or of eight and more of these with a digit among them.
+func hexEnd(text string, i int) int {
+	from := i
+	if strings.HasPrefix(text[i:], "0x") || strings.HasPrefix(text[i:], "0X") {
+		from += 2
+	}
+	end := span(text, from, isHex)
+	short := from == i && (end-i < 8 || !strings.ContainsAny(text[i:end], digits))
+	if short || end == from || end < len(text) && isAlnum(text[end]) {
+		return 0
+	}
+	return end
+}
+
+// mixedEnd returns the end of letters with several numbers between them, as random IDs have. It leaves out durations
+// and times, which begin with a digit.
+func mixedEnd(text string, i int) int {
+	end, numbers := span(text, i, isAlnum), 0
+	for k := i; k < end; k++ {
+		if isDigit(text[k]) && (k == i || !isDigit(text[k-1])) {
+			numbers++
+		}
+	}
+	if numbers < 2 || isDigit(text[i]) && numberEnd(text, i) > end { // letters are between the numbers
+		return 0
+	}
+	return end
+}
+
+// numberEnd returns the end of digits with signs between them (decimals, dates, times, versions, addresses), and with
+// units or a zone after them.
+func numberEnd(text string, i int) int {
+	for {
+		i = span(text, i, isDigit)
+		if i = unitEnd(text, i); i < len(text) && isDigit(text[i]) {
+			continue // 1m30s
+		}
+		if i+1 < len(text) && strings.IndexByte("-.,:/+T", text[i]) >= 0 && isDigit(text[i+1]) {
+			i++
+			continue
+		}
+		if i < len(text) && text[i] == 'Z' && (i+1 == len(text) || !isAlnum(text[i+1])) {
+			return i + 1
+		}
+		return i
+	}
+}
+
+// unitEnd returns the end of the unit of time at i, or i if there is none.
+func unitEnd(text string, i int) int {
+	for _, unit := range []string{"ns", "us", "µs", "μs", "ms", "s", "m", "h"} {
+		if end := i + len(unit); strings.HasPrefix(text[i:], unit) && (end == len(text) || !isLetter(text[end])) {
+			return end
+		}
+	}
+	return i
+}
+
+// trimPunctuation leaves out the end of the sentence.
+func trimPunctuation(text string, from, end int) int {
+	for end > from && !isAlnum(text[end-1]) {
+		end--
+	}
+	return end
+}
+
+// span returns the end of the characters from i on that are of a kind.
+func span(text string, i int, of func(c byte) bool) int {
+	for i < len(text) && of(text[i]) {
+		i++
+	}
+	return i
+}
+
+const digits = "0123456789"
+
+func inAddress(c byte) bool { return isHex(c) || c == ':' || c == '.' }
+
+func isDigit(c byte) bool  { return '0' <= c && c <= '9' }
+func isLetter(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' }
+func isAlnum(c byte) bool  { return isDigit(c) || isLetter(c) }
+func isHex(c byte) bool    { return isDigit(c) || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F' }

@@ -16,12 +16,10 @@ import (
 type Budget struct {
 	limit int
 
-	mu sync.Mutex
-	// sent counts bytes in chunks that workers have, held those that fetchers still have.
-	sent, held int
-	// exceeding is the one fetcher that may take more than is left.
-	exceeding *Hold
-	changed   chan struct{} // closed when something is given back
+	mu         sync.Mutex
+	sent, held int           // bytes in chunks that workers have, and those that fetchers still have
+	exceeding  *Hold         // the one fetcher that may take more than is left
+	changed    chan struct{} // closed when something is given back
 }
 
 // NewBudget returns a budget of limit bytes.
@@ -75,8 +73,7 @@ func (b *Budget) Bytes() int {
 type Hold struct {
 	budget *Budget
 	taken  int
-	// spare is taken and not used yet: records are smaller than what is taken at a time.
-	spare int
+	spare  int // taken and not used yet: records are smaller than what is taken at a time
 }
 
 // NewHold returns a Hold that holds nothing yet.
@@ -121,16 +118,12 @@ func (h *Hold) GiveBack(bytes int) {
 		return // for the next record
 	}
 	back := h.spare - takeAtLeast
-	h.spare -= back
-	h.drop(back)
-}
-
-func (h *Hold) drop(bytes int) {
 	b := h.budget
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.held -= bytes
-	h.taken -= bytes
+	b.held -= back
+	h.taken -= back
+	h.spare = takeAtLeast
 	b.notify()
 }
 

@@ -23,32 +23,17 @@ func (c *cursor) take(n int64) []byte {
 	return taken
 }
 
-func (c *cursor) int8() int8 {
-	if b := c.take(1); b != nil {
-		return int8(b[0])
-	}
-	return 0
-}
+func (c *cursor) int8() int8   { return int8(c.number(1)) }
+func (c *cursor) int16() int16 { return int16(c.number(2)) }
+func (c *cursor) int32() int32 { return int32(c.number(4)) }
+func (c *cursor) int64() int64 { return int64(c.number(8)) }
 
-func (c *cursor) int16() int16 {
-	if b := c.take(2); b != nil {
-		return int16(binary.BigEndian.Uint16(b))
+// number reads size bytes, the most significant first.
+func (c *cursor) number(size int64) (n uint64) {
+	for _, b := range c.take(size) {
+		n = n<<8 | uint64(b)
 	}
-	return 0
-}
-
-func (c *cursor) int32() int32 {
-	if b := c.take(4); b != nil {
-		return int32(binary.BigEndian.Uint32(b))
-	}
-	return 0
-}
-
-func (c *cursor) int64() int64 {
-	if b := c.take(8); b != nil {
-		return int64(binary.BigEndian.Uint64(b))
-	}
-	return 0
+	return n
 }
 
 // varint reads a zigzag number.

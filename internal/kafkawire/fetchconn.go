@@ -3,6 +3,7 @@ package kafkawire
 import (
 	"context"
 	"crypto/tls"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -30,18 +31,15 @@ type FetchConn struct {
 	version       int16 // of fetch requests
 	identifies    bool  // the broker knows topics' IDs
 	correlationID int32
-	// mutedUntil is when the broker reads from the connection again.
-	mutedUntil time.Time
+	mutedUntil    time.Time // when the broker reads from the connection again
 	// answered is when the last answer began to arrive. idle is how long after the previous answer the last request was
 	// sent.
 	answered time.Time
 	idle     time.Duration
-	// memory is where the next answer goes.
-	memory []byte
+	memory   []byte // where the next answer goes
 }
 
-// Versions of fetch requests that we support: from the first one with record batches to the last that kafka-go can
-// write.
+// Versions of fetch requests that we support: from the first with record batches to the last of kafka-go's.
 const (
 	firstFetchVersion = 4
 	lastFetchVersion  = 11
@@ -156,7 +154,9 @@ func (c *FetchConn) read(ctx context.Context, maxBytes int64, h *Hold) (*cursor,
 		return nil, &sizeError{size, maxBytes}
 	}
 	if h != nil {
-		c.borrow()
+		if kept, ok := answers.Get().(*[]byte); ok { // GiveBack returns it
+			c.memory = *kept
+		}
 	}
 	content := c.memory[:0]
 	for len(content) < int(size) {
@@ -183,13 +183,6 @@ var answers sync.Pool // of *[]byte
 
 const usualAnswer = 4 << 20
 
-// borrow takes pooled memory for an answer that has begun to arrive. GiveBack returns it.
-func (c *FetchConn) borrow() {
-	if kept, ok := answers.Get().(*[]byte); ok {
-		c.memory = *kept
-	}
-}
-
 // GiveBack ends the use of the last answer's memory.
 func (c *FetchConn) GiveBack() {
 	if kept := c.memory; cap(kept) > 0 && cap(kept) <= usualAnswer {
@@ -208,10 +201,9 @@ func (e *sizeError) Error() string {
 // Response is the answer to a fetch of one partition.
 type Response struct {
 	// Nothing means that the answer has no data of the partition: see Code.
-	Nothing bool
-	Code    int16
-	// throttle is how long the broker reads no more requests.
-	throttle                            time.Duration
+	Nothing                             bool
+	Code                                int16
+	throttle                            time.Duration // how long the broker reads no more requests
 	HighWatermark, LastStable, LogStart int64
 	// Aborted is the list of aborted transactions as it came: see NewAborted.
 	Aborted []byte
@@ -229,8 +221,7 @@ func (c *FetchConn) Fetch(ctx context.Context, request *fetch.Request, h *Hold) 
 	limit := min(int64(asked.PartitionMaxBytes)+int64(c.maxBatchBytes)+others, 1<<31-1)
 	wait := time.Duration(request.MaxWaitTime) * time.Millisecond
 	answer, err := c.ask(ctx, request, c.version, wait, limit, h)
-	var size *sizeError
-	if errors.As(err, &size) {
+	if _, ok := errors.AsType[*sizeError](err); ok {
 		return nil, fmt.Errorf("%w: %w; is a batch larger than MaxBatchBytes (%d)?", ErrUnreadable, err, c.maxBatchBytes)
 	}
 	if err != nil {
@@ -283,4 +274,68 @@ func readResponse(c *cursor, version int16, topic string, partition int32) (*Res
 		return nil, fmt.Errorf("%w: the answer to the fetch ends within itself", ErrUnreadable)
 	}
 	return r, nil
+}
+
+// TopicID identifies a topic to brokers. A topic that is created again has the same name and another ID. Zero is none.
+type TopicID [16]byte
+
+// topicIDVersion is the first version of metadata requests with topic IDs. kafka-go only has earlier versions.
+const topicIDVersion = 10
+
+// TopicID asks for the topic's ID. It returns zero from a broker too old to know any. The answer to the last fetch
+// stays valid.
+func (c *FetchConn) TopicID(ctx context.Context, topic string) (id TopicID, err error) {
+	if !c.identifies {
+		return id, nil
+	}
+	kept := c.memory
+	c.memory = nil
+	defer func() { c.memory = kept }()
+	const limit = 4 << 20 // it lists all brokers and all partitions of the topic: 90,000 fit
+	answer, err := c.exchange(ctx, func() error { return c.writeTopicIDRequest(topic) }, 0, limit, nil)
+	if err != nil {
+		return id, err
+	}
+	return readTopicID(answer, topic)
+}
+
+func (c *FetchConn) writeTopicIDRequest(topic string) error {
+	const none = 0 // tagged fields
+	order := binary.BigEndian
+	b := order.AppendUint16(make([]byte, 4, 64+len(c.clientID)+len(topic)), uint16(protocol.Metadata))
+	b = order.AppendUint16(b, topicIDVersion)
+	b = order.AppendUint32(b, uint32(c.correlationID))
+	b = order.AppendUint16(b, uint16(len(c.clientID)))
+	b = append(append(b, c.clientID...), none)
+	b = append(b, 1+1) // one topic, by its name and not by an ID
+	b = append(b, make([]byte, len(TopicID{}))...)
+	b = binary.AppendUvarint(b, uint64(len(topic))+1)
+	b = append(append(b, topic...), none)
+	b = append(b, 0, 0, 0, none) // do not create it; no operations
+	order.PutUint32(b, uint32(len(b)-4))
+	_, err := c.Write(b)
+	return err
+}
+
+func readTopicID(c *cursor, topic string) (id TopicID, err error) {
+	c.tags()
+	c.int32() // the throttle time, which the broker enforces
+	for n := c.uvarint(); n > 1 && !c.short; n-- {
+		c.int32() // node
+		c.compact()
+		c.int32() // port
+		c.compact()
+		c.tags()
+	}
+	c.compact() // cluster
+	c.int32()   // controller
+	topics, code, name := c.uvarint(), c.int16(), string(c.compact())
+	copy(id[:], c.take(int64(len(id))))
+	if c.short || topics != 1+1 || name != topic {
+		return TopicID{}, fmt.Errorf("%w: %w", errOtherAnswer, kafka.Unknown)
+	}
+	if code != 0 {
+		return TopicID{}, kafka.Error(code)
+	}
+	return id, nil
 }

@@ -115,8 +115,7 @@ func Parse(serialized string) (handler.Properties, error) {
 	return decodeProperties(serialized)
 }
 
-// ChannelBytes is how much of the stored form Channel needs: its first member is the channel, at most 200 characters of
-// at most 12 bytes each.
+// ChannelBytes is how much of the stored form Channel needs: its first member has at most 200 characters of 12 bytes.
 const ChannelBytes = 2500
 
 // Channel returns the channel in the beginning of the stored form, which may be cut after ChannelBytes. It returns ""
@@ -141,12 +140,12 @@ func decodeProperties(serialized string) (handler.Properties, error) {
 	if err := json.Unmarshal([]byte(serialized), &stored); err != nil {
 		return handler.Properties{}, fmt.Errorf("stored properties are unreadable: %w", err)
 	}
-	p := handler.Properties{Channel: stored.Channel, Attributes: stored.Attributes, Traceparent: stored.Accept}
 	headers, err := loadHeaders(stored.Headers)
 	if err != nil {
 		return handler.Properties{}, err
 	}
-	p.Headers = headers
+	p := handler.Properties{Channel: stored.Channel, Headers: headers, Attributes: stored.Attributes,
+		Traceparent: stored.Accept}
 	if k := stored.Kafka; k != nil {
 		p.Kafka = &handler.KafkaCoordinates{Topic: k.Topic, Partition: k.Partition, Offset: k.Offset,
 			Timestamp: time.UnixMilli(k.Timestamp).UTC(), Tombstone: k.Tombstone, Index: k.Index}
@@ -159,10 +158,13 @@ func decodeProperties(serialized string) (handler.Properties, error) {
 
 // SerializeHeaders returns headers as the JSON stored with a rejected record.
 func SerializeHeaders(headers []handler.Header) string {
-	out, err := json.Marshal(storeHeaders(headers))
+	return toJSON(storeHeaders(headers))
+}
+
+func toJSON(v any) string {
+	out, err := json.Marshal(v)
 	if err != nil {
-		// cannot happen: there are only strings and bytes
-		panic(err)
+		panic(err) // cannot happen: there are only strings, bytes and numbers
 	}
 	return string(out)
 }
@@ -178,11 +180,7 @@ var ErrRawHeaders = errors.New("stored headers were too many to be read and are 
 
 // SerializeRawHeaders is SerializeHeaders for headers that were not read. raw is their part of Kafka's record format.
 func SerializeRawHeaders(raw []byte) string {
-	out, err := json.Marshal(rawHeaders{raw})
-	if err != nil {
-		panic(err) // cannot happen: there are only bytes
-	}
-	return string(out)
+	return toJSON(rawHeaders{raw})
 }
 
 // CutError says that only the beginning of a rejected record is kept, and describes the whole record (contract 7.4).
@@ -203,11 +201,7 @@ func (e *CutError) Error() string {
 
 // SerializeCut stands in place of a cut record's headers, which are not kept.
 func SerializeCut(e CutError) string {
-	out, err := json.Marshal(cutRecord{&e})
-	if err != nil {
-		panic(err) // cannot happen: there are only numbers and hexadecimal digits
-	}
-	return string(out)
+	return toJSON(cutRecord{&e})
 }
 
 type cutRecord struct {
@@ -288,4 +282,19 @@ func loadHeaders(stored []storedHeader) ([]handler.Header, error) {
 		headers = append(headers, h)
 	}
 	return headers, nil
+}
+
+// OccurredAt returns the time of the event that a message is about, in UTC: its CloudEvents attribute "time", else the
+// timestamp of its Kafka record, else zero (contract 4.5). A decoder refuses events whose time is no timestamp; such
+// text in a message that the application made counts as none.
+func OccurredAt(p handler.Properties) time.Time {
+	if text, ok := p.Attributes["time"]; ok {
+		if at, err := time.Parse(time.RFC3339Nano, text); err == nil {
+			return at.UTC()
+		}
+	}
+	if k := p.Kafka; k != nil && k.Timestamp.UnixMilli() >= 0 { // Kafka writes -1 for no timestamp
+		return k.Timestamp
+	}
+	return time.Time{}
 }

@@ -30,3 +30,10 @@ func TestLoadingKeepsCodeOnlyFields(t *testing.T) {
 	require.Equal(t, &second, after.Logger, "what is set is not touched")
 	require.Equal(t, 2, after.Mode)
 }
+
+func TestWithAppliesFunctionsInOrderAndSkipsNil(t *testing.T) {
+	double := func(o *options) { o.Retries *= 2 }
+	changed := settings.With(options{Retries: 2}, []func(*options){nil, func(o *options) { o.Retries++ }, double})
+	require.Equal(t, 6, changed.Retries)
+	require.Equal(t, 2, settings.With[options, func(*options)](options{Retries: 2}, nil).Retries)
+}

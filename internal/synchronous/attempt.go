@@ -49,8 +49,7 @@ func (r *Runner) try(ctx context.Context, stopping <-chan struct{}, at partition
 	return a.applyVerdict(ctx, time.Since(started))
 }
 
-// enter waits until an attempt may begin, and takes a slot for it. It returns false if stopping is closed or ctx ends
-// first.
+// enter waits until an attempt may begin, and takes a slot. It returns false if stopping is closed or ctx ends first.
 //
 // Once it has a slot, it checks stopping, ctx and the stuck calls again: while it waited, the call that had the slot
 // may have been given up as stuck. That call is recorded as stuck before it returns its slot, so the next owner of the
@@ -205,8 +204,7 @@ func (a *run) fields() []zap.Field {
 func (a *run) ended(ctx context.Context, outcome handler.AttemptOutcome, err error, took time.Duration) {
 	a.NoteOutcome(outcome, err)
 	e := handler.AttemptEvent{MessageID: a.Delivery().ID, HandlerKey: a.Handler.Key(), Type: a.Delivery().Type,
-		Attempt: a.Delivery().Attempt,
-		Outcome: outcome, Err: err, Duration: took}
+		Attempt: a.Delivery().Attempt, Outcome: outcome, Err: err, Duration: took}
 	if !a.done && outcome != handler.AttemptReleased {
 		e.NextAttemptAt = a.cfg.Clock.Now().Add(time.Until(a.due))
 	}

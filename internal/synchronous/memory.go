@@ -97,12 +97,10 @@ func (a *run) remembered(ctx context.Context, m *Memory) error {
 // unusableID returns the error of an attempt whose message has no usable ID. It poisons, because the ID is the same at
 // each delivery, unless the body's codec failed: that error may ask for a retry.
 func unusableID(err error) error {
-	var (
-		id   *idempotent.IDError
-		body *handler.DecodeError
-	)
-	if errors.As(err, &id) && errors.As(id.Err, &body) {
-		return err
+	if id, ok := errors.AsType[*idempotent.IDError](err); ok {
+		if _, undecoded := errors.AsType[*handler.DecodeError](id.Err); undecoded {
+			return err
+		}
 	}
 	return handler.Poison(err)
 }
@@ -165,18 +163,16 @@ func (a *run) around(ctx context.Context, m *Memory, asked idempotent.Run) (dupl
 		a.Cause = nil // errors from here on are the store's, not the attempt's
 		return nil
 	}
-	duplicate, err = protected(m.store, func() (bool, error) {
-		return m.store.Run(ctx, asked, body)
-	})
+	duplicate, err = protected(m.store, func() (bool, error) { return m.store.Run(ctx, asked, body) })
 	left()
 	calls.Lock() // never unlocked, so that a later call of the body is refused
-	var failed *failure
+	failed, ours := errors.AsType[*failure](err)
 	switch {
 	case err == nil && duplicate && (!called || bodyErr == nil):
 		return true, nil
 	case err == nil:
 		return false, bodyErr
-	case errors.As(err, &failed) && !outsideFailure(err, idempotent.ErrLost):
+	case ours && !outsideFailure(err, idempotent.ErrLost):
 		return false, failed.reason
 	default: // the store failed, or the claim was lost and the handler's context cancelled for that
 		return false, &attempt.Cut{Reason: err}
@@ -190,8 +186,7 @@ func joined(ctx, other context.Context) (context.Context, context.CancelFunc) {
 	return ctx, func() { unlink(); cancel(nil) }
 }
 
-// protected calls f and turns a panic of the store's code into an error. Panics of the attempt are recovered before
-// they get here.
+// protected calls f and turns a panic of the store's code into an error. Panics of the attempt are recovered before.
 func protected(s idempotent.Store, f func() (bool, error)) (duplicate bool, err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -219,11 +214,7 @@ func outsideFailure(err, target error) bool {
 	case interface{ Unwrap() error }:
 		return outsideFailure(e.Unwrap(), target)
 	case interface{ Unwrap() []error }:
-		for _, part := range e.Unwrap() {
-			if outsideFailure(part, target) {
-				return true
-			}
-		}
+		return slices.ContainsFunc(e.Unwrap(), func(part error) bool { return outsideFailure(part, target) })
 	}
 	return false
 }

@@ -4,11 +4,15 @@
 package synchronous
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -27,8 +31,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// Config is what a Runner works with. Memories, Paused, Running, Backoff, Middleware, Hooks and Instruments are
-// optional.
+// Config is what a Runner works with. Memories, Paused, Running, Backoff, Middleware, Hooks, Instruments are optional.
 type Config struct {
 	Channel  string
 	Registry *registry.Registry
@@ -42,8 +45,7 @@ type Config struct {
 	// Running tracks the running calls.
 	Running *attempt.Running
 
-	// MaxRetries is after how many failed attempts a handler gives a message up, unless it has its own; 0 and 1 both
-	// mean no retry.
+	// MaxRetries is after how many failed attempts a handler gives up, unless it has its own; 0 and 1 mean no retry.
 	MaxRetries int
 	// Concurrency is how many handlers run at once; at least 1.
 	Concurrency int
@@ -88,8 +90,7 @@ func New(cfg Config) *Runner {
 	r.outage = condition.New(r.log, cfg.Clock, zap.WarnLevel, "database or marker store",
 		"attempts are retried until it can be used")
 	r.attempts = attempt.Runner{DB: cfg.DB, StatementTimeout: cfg.StatementTimeout, TxIsolation: cfg.TxIsolation,
-		StuckGrace: cfg.StuckHandlerGrace,
-		Middleware: cfg.Middleware, Running: cfg.Running}
+		StuckGrace: cfg.StuckHandlerGrace, Middleware: cfg.Middleware, Running: cfg.Running}
 	r.reports = attempt.Reports{Counters: cfg.Counters, Instruments: cfg.Instruments, Hooks: cfg.Hooks, Log: r.log}
 	for _, m := range cfg.Memories {
 		r.lateIDs = r.lateIDs || m.id.FindsIDs()
@@ -311,13 +312,115 @@ func closed(c <-chan struct{}) bool {
 
 // wait waits for d. It returns false as soon as stopping is closed or ctx ends.
 func wait(ctx context.Context, stopping <-chan struct{}, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 		return true
 	case <-stopping:
 	case <-ctx.Done():
 	}
 	return false
+}
+
+// failing tracks the tasks that have failed and are not done.
+type failing struct {
+	mu    sync.Mutex
+	tasks map[*task]health.FailingHandler
+}
+
+func (f *failing) set(t *task, now health.FailingHandler) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if before, known := f.tasks[t]; known {
+		now.Since = before.Since
+	}
+	f.tasks[t] = now
+}
+
+func (f *failing) forget(t *task) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.tasks, t)
+}
+
+// Failing returns the handlers that fail at present, those that have failed for longest first.
+func (r *Runner) Failing() []health.FailingHandler {
+	r.failing.mu.Lock()
+	defer r.failing.mu.Unlock()
+	return slices.SortedFunc(maps.Values(r.failing.tasks), func(a, b health.FailingHandler) int {
+		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition),
+			cmp.Compare(a.HandlerKey, b.HandlerKey), cmp.Compare(a.MessageID, b.MessageID))
+	})
+}
+
+// Ran is the result of one message of a record that ran again.
+type Ran struct {
+	MessageID string
+	// Routed is how many handlers take the message. Handlers is how many ran, not having processed it before.
+	Routed, Handlers int
+}
+
+// PausedError says that a record does not run again because operators have paused one of its handlers.
+type PausedError struct{ HandlerKey string }
+
+func (e *PausedError) Error() string {
+	return fmt.Sprintf("handler %q is paused: resume it first", e.HandlerKey)
+}
+
+// RunAgain runs the handlers of a rejected record's messages again, because an operator asks for it (contract 7.4). Of
+// an Inline channel it leaves out the handlers that have processed their message before, also where a duplicate is an
+// error. Each handler has one attempt. A handler that fails, or is not ready, gives up the message again. The result
+// has an element for each message, in their order. The error is
+//
+//   - a *PausedError if a handler is paused: none has run,
+//   - a *FailedError if all handlers have ended and some gave up,
+//   - the first message's error if that message's ID is unusable,
+//   - the error that kept a handler from running or ending, such as an outage: nothing is charged,
+//   - envelope.ErrInterrupted if ctx ended or stopping was closed before all had ended.
+//
+// The running handler is cancelled when ctx ends, and is not waited for if it ignores that.
+func (r *Runner) RunAgain(ctx context.Context, stopping <-chan struct{}, received envelope.Received) ([]Ran, error) {
+	tasks, err := r.tasks(received)
+	if err != nil {
+		return nil, err
+	}
+	for _, t := range tasks {
+		if r.cfg.Paused != nil && r.cfg.Paused(t.Handler) {
+			return nil, &PausedError{HandlerKey: t.Handler.Key()}
+		}
+	}
+	defer r.forget(tasks)
+	at := partition{received.Record.Topic, received.Record.Partition}
+	var open error
+	for _, t := range tasks {
+		t.again, t.Policy.MaxRetries = true, 1
+		if err := r.try(ctx, stopping, at, t); err != nil {
+			return nil, err
+		}
+		if !t.done && open == nil {
+			open = fmt.Errorf("handler %q of message %q: %w", t.Handler.Key(), t.Delivery().ID, t.Err)
+		}
+	}
+	if err := failures(tasks); err != nil {
+		return nil, err
+	}
+	if open != nil {
+		return nil, open
+	}
+	return ran(received.Messages, tasks), nil
+}
+
+// ran sums up the tasks, which are in the order of the messages.
+func ran(messages []handler.RawMessage, tasks []*task) []Ran {
+	all := make([]Ran, len(messages))
+	for i, m := range messages {
+		all[i].MessageID = m.ID
+	}
+	for _, t := range tasks {
+		of := &all[t.message]
+		of.MessageID = t.Delivery().ID // the handler's memory may know it where the record does not
+		if of.Routed++; !t.known {
+			of.Handlers++
+		}
+	}
+	return all
 }

@@ -94,25 +94,15 @@ func (s *stuck) await(ctx context.Context, stopping <-chan struct{}, at partitio
 		if c == nil {
 			return true
 		}
-		if !c.await(ctx, stopping, patience) {
+		select {
+		case <-c.done:
+		case <-time.After(patience):
+		case <-stopping:
+			return false
+		case <-ctx.Done():
 			return false
 		}
 	}
-}
-
-// await waits for the call to return, at most for patience. It returns false if stopping is closed or ctx ends first.
-func (c *call) await(ctx context.Context, stopping <-chan struct{}, patience time.Duration) bool {
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
-	select {
-	case <-c.done:
-	case <-timer.C:
-	case <-stopping:
-		return false
-	case <-ctx.Done():
-		return false
-	}
-	return true
 }
 
 func (s *stuck) blocks(at partition) bool {

@@ -3,6 +3,7 @@
 package telemetry
 
 import (
+	"cmp"
 	"maps"
 	"reflect"
 	"slices"
@@ -41,9 +42,8 @@ const (
 	events
 )
 
-// Counters count the events of one inbox of this process since it was made. They are safe for concurrent use. They
-// start from zero in each process; the truth is in the database. The zero value counts, too, but distinguishes no
-// handlers and no channels.
+// Counters count the events of one inbox of this process since it was made. They are safe for concurrent use. The truth
+// is in the database. The zero value counts, too, but distinguishes no handlers and no channels.
 type Counters struct {
 	totals [events]atomic.Int64
 
@@ -77,21 +77,16 @@ func NewCounters(channels []string, handlerKeys [][]string) *Counters {
 
 // OfChannel counts n more events of a channel.
 func (c *Counters) OfChannel(e Event, channel string, n int) {
-	c.totals[e].Add(int64(n))
-	its := c.channels[channel]
-	if its == nil {
-		its = &c.otherChannels
-	}
-	its.counts[e].Add(int64(n))
+	c.count(e, cmp.Or(c.channels[channel], &c.otherChannels), n)
 }
 
 // OfHandler counts n more events of the handler with that key.
 func (c *Counters) OfHandler(e Event, handlerKey string, n int) {
+	c.count(e, cmp.Or(c.handlers[handlerKey], &c.otherHandlers), n)
+}
+
+func (c *Counters) count(e Event, its *counterSet, n int) {
 	c.totals[e].Add(int64(n))
-	its := c.handlers[handlerKey]
-	if its == nil {
-		its = &c.otherHandlers
-	}
 	its.counts[e].Add(int64(n))
 }
 

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
+	"strconv"
+	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel"
@@ -12,6 +15,7 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/redaction"
 )
 
@@ -149,8 +153,7 @@ func (i *Instruments) TimesAccepts(ctx context.Context) bool {
 	return i != nil && i.accept.Enabled(ctx)
 }
 
-// Accepted measures one accept: how long its transaction took, and whether it failed. A batch of several channels
-// counts as Other.
+// Accepted measures one accept: how long its transaction took, and whether it failed. Several channels count as Other.
 func (i *Instruments) Accepted(ctx context.Context, channel string, took time.Duration, failed bool) {
 	options, declared := i.ofChannel[channel]
 	if failed || !declared {
@@ -237,4 +240,220 @@ func system(transport string) string {
 		return systemKafka
 	}
 	return systemInbox
+}
+
+// ReceiverScope is the instrumentation scope of Receivers. It differs from an inbox's scope because these counters are
+// counted as they happen, while an inbox's are observed: one scope may not have both under one name.
+const ReceiverScope = Scope + "/idempotent"
+
+// Receiver counts and measures one handler of an idempotent receiver that is used without an inbox, with an Inline
+// channel's instruments (contract 8.6). It is safe for concurrent use, starts no goroutine, and needs no end.
+type Receiver struct {
+	counters [events]metric.Int64Counter
+	run      metric.Float64Histogram
+
+	counted   []metric.AddOption
+	completed []metric.RecordOption // of a call that completed
+	labels    []attribute.KeyValue  // of all calls
+}
+
+// receiverEvents are the events that a Receiver counts.
+var receiverEvents = []Event{Processed, Failed, DuplicateSkipped, MissingKey}
+
+// NewReceiver returns the Receiver of a handler. A nil provider is OpenTelemetry's global one. channel may be empty.
+func NewReceiver(provider metric.MeterProvider, handlerKey, channel string) (*Receiver, error) {
+	if provider == nil {
+		provider = otel.GetMeterProvider()
+	}
+	meter := provider.Meter(ReceiverScope, metric.WithInstrumentationVersion(Version()))
+	of := []attribute.KeyValue{attrHandler.String(handlerKey)}
+	if channel != "" {
+		of = append(of, attrChannel.String(channel))
+	}
+	r := &Receiver{counted: []metric.AddOption{metric.WithAttributeSet(attribute.NewSet(of...))},
+		labels: append(of, attrSystem.String(systemInbox), attrOperation.String(operationProcess))}
+	r.completed = r.options(attrOutcome.String(outcomeCompleted))
+	var problems []error
+	for _, e := range receiverEvents {
+		d, err := eventInstruments[e], error(nil)
+		r.counters[e], err = meter.Int64Counter(d.name, metric.WithUnit(d.unit), metric.WithDescription(d.description))
+		problems = append(problems, named(d.instrument, err))
+	}
+	var err error
+	r.run, err = histogram(meter, runDuration)
+	return r, errors.Join(append(problems, err)...)
+}
+
+// Count counts one of the receiverEvents.
+func (r *Receiver) Count(ctx context.Context, e Event) { r.counters[e].Add(ctx, 1, r.counted...) }
+
+// Ran measures a call of the handler, the store's transaction included.
+func (r *Receiver) Ran(ctx context.Context, outcome handler.AttemptOutcome, took time.Duration) {
+	if !r.run.Enabled(ctx) {
+		return
+	}
+	options := r.completed
+	if outcome != handler.AttemptCompleted {
+		options = r.options(attrOutcome.String(string(outcome)), attrErrorType.String(Other))
+	}
+	r.run.Record(ctx, took.Seconds(), options...)
+}
+
+func (r *Receiver) options(more ...attribute.KeyValue) []metric.RecordOption {
+	return []metric.RecordOption{metric.WithAttributeSet(attribute.NewSet(append(more, r.labels...)...))}
+}
+
+// Version returns the version of this module in the running program, as its go.mod requires it. It is "(devel)" if a
+// directory replaces the module, and empty if the program was built without module information.
+var Version = sync.OnceValue(func() string {
+	build, known := debug.ReadBuildInfo()
+	if !known {
+		return ""
+	}
+	return versionIn(build)
+})
+
+func versionIn(build *debug.BuildInfo) string {
+	for _, m := range append(build.Deps, &build.Main) {
+		if m.Path != Scope {
+			continue
+		}
+		if m.Replace != nil {
+			m = m.Replace
+		}
+		return m.Version
+	}
+	return ""
+}
+
+// Sample is the state of an inbox at one moment, which the gauges show.
+type Sample struct {
+	// Fresh says that the database answered when it was last asked. If not, the values read from it are not shown. At
+	// is when it last answered, by the inbox's clock; zero if it has not yet.
+	Fresh bool
+	At    time.Time
+	// Began is when the inbox began to ask the database.
+	Began      time.Time
+	Handlers   []HandlerSample
+	Workers    int
+	Partitions []PartitionSample
+	// OldestRunning is when each handler's oldest running call began, by key; zero if none runs. It needs no database.
+	OldestRunning map[string]time.Time
+	// Health is the process's state for each reason alone, by its code: 0 healthy, 1 degraded, 2 unhealthy.
+	Health map[string]int
+}
+
+// HandlerSample is one handler's backlog, legacy keys included.
+type HandlerSample struct {
+	HandlerKey string
+	// Due, Waiting, Processing and Poisoned count its statuses up to a bound, see store.Backlog. Capped says that there
+	// are more.
+	Due, Waiting, Processing, Poisoned int
+	Capped                             bool
+	// OldestDue is when the oldest of the due statuses became due; zero if none is.
+	OldestDue time.Time
+	// Paused and Broken (its circuit breaker is open) mean that nothing is claimed for it.
+	Paused, Broken bool
+}
+
+// PartitionSample is one assigned partition of a consumer.
+type PartitionSample struct {
+	Channel, GroupID, Topic string
+	Partition               int
+	// Lag is -1 while it is not known.
+	Lag    int64
+	Halted bool
+}
+
+// ObserveSamples shows the latest sample whenever metrics are collected, until stop is called. latest must be quick,
+// and so must now, which is the inbox's clock.
+func (i *Instruments) ObserveSamples(latest func() Sample, now func() time.Time) (stop func() error, err error) {
+	g := gauges{Instruments: i}
+	due, waiting := g.count(backlogDue), g.count(backlogWaiting)
+	processing, poisoned := g.count(backlogProcessing), g.count(backlogPoisoned)
+	paused, workers, health := g.count(handlerPaused), g.count(liveWorkers), g.count(healthState)
+	lag, halted := g.count(consumerLag), g.count(consumerHalted)
+	age, sampled, running := g.seconds(oldestDueAge), g.seconds(sampleAge), g.seconds(oldestRunningAge)
+	if err := errors.Join(g.problems...); err != nil {
+		return nil, err
+	}
+	of := func(more ...attribute.KeyValue) metric.MeasurementOption {
+		return metric.WithAttributeSet(i.attributes(more...))
+	}
+	registration, err := i.meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+		s, at := latest(), now()
+		for code, state := range s.Health {
+			o.ObserveInt64(health, int64(state), of(attrReason.String(code)))
+		}
+		for _, p := range s.Partitions {
+			its := of(attrChannel.String(p.Channel), attrGroup.String(p.GroupID), attrSystem.String(systemKafka),
+				attrDestination.String(p.Topic), attrPartition.String(strconv.Itoa(p.Partition)))
+			if p.Lag >= 0 {
+				o.ObserveInt64(lag, p.Lag, its)
+			}
+			o.ObserveInt64(halted, flag(p.Halted), its)
+		}
+		for key, since := range s.OldestRunning {
+			o.ObserveFloat64(running, ageOf(since, at), of(attrHandler.String(key)))
+		}
+		answered := s.At
+		if answered.IsZero() { // a database that has never answered must be visible, too
+			answered = s.Began
+		}
+		if !answered.IsZero() {
+			o.ObserveFloat64(sampled, max(at.Sub(answered), 0).Seconds(), of())
+		}
+		if !s.Fresh {
+			return nil
+		}
+		o.ObserveInt64(workers, int64(s.Workers), of())
+		for _, h := range s.Handlers {
+			its := of(attrHandler.String(h.HandlerKey))
+			o.ObserveInt64(due, int64(h.Due), its)
+			o.ObserveInt64(waiting, int64(h.Waiting), its)
+			o.ObserveInt64(processing, int64(h.Processing), its)
+			o.ObserveInt64(poisoned, int64(h.Poisoned), its)
+			o.ObserveInt64(paused, flag(h.Paused), its)
+			o.ObserveFloat64(age, ageOf(h.OldestDue, at), its)
+		}
+		return nil
+	}, g.all...)
+	if err != nil {
+		return nil, fmt.Errorf("observe samples: %w", err)
+	}
+	return registration.Unregister, nil
+}
+
+// gauges creates gauges and collects the errors of doing so.
+type gauges struct {
+	*Instruments
+	all      []metric.Observable
+	problems []error
+}
+
+func (g *gauges) count(d instrument) metric.Int64ObservableGauge {
+	made, err := g.meter.Int64ObservableGauge(d.name, metric.WithUnit(d.unit), metric.WithDescription(d.description))
+	g.all, g.problems = append(g.all, made), append(g.problems, named(d, err))
+	return made
+}
+
+func (g *gauges) seconds(d instrument) metric.Float64ObservableGauge {
+	made, err := g.meter.Float64ObservableGauge(d.name, metric.WithUnit(d.unit), metric.WithDescription(d.description))
+	g.all, g.problems = append(g.all, made), append(g.problems, named(d, err))
+	return made
+}
+
+// ageOf returns how long something has lasted, in seconds; 0 if since is zero.
+func ageOf(since, now time.Time) float64 {
+	if since.IsZero() {
+		return 0
+	}
+	return max(now.Sub(since), 0).Seconds()
+}
+
+func flag(on bool) int64 {
+	if on {
+		return 1
+	}
+	return 0
 }

@@ -2,15 +2,22 @@ package telemetry
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"reflect"
 	"strconv"
+	"strings"
+	"unicode/utf8"
 
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/brief"
 	"github.com/gorm-inbox/inbox/redact"
 )
 
@@ -58,8 +65,7 @@ type Accepting struct {
 	span        trace.Span
 	instruments *Instruments
 	channel     string
-	// Traceparent is stored with the messages, so that their attempts can link to the accept; empty if the span is not
-	// sampled.
+	// Traceparent is stored with the messages, so that attempts can link to the accept; empty if it is not sampled.
 	Traceparent string
 }
 
@@ -250,4 +256,137 @@ func (o *origin) attributes() []attribute.KeyValue {
 		attributes = append(attributes, attrBatch.Int(o.n))
 	}
 	return attributes
+}
+
+// carrier reads a producer's trace context from a message: from its headers, or else from its attributes (CloudEvents'
+// extension for distributed tracing). Header names are compared without case, because producers spell them differently.
+type carrier handler.Properties
+
+// maxContextBytes limits a value that a propagator gets, because the value is read at the accept and again at each
+// attempt. W3C's limits are not higher: 8,192 bytes for baggage, 512 for a tracestate that must be passed on.
+const maxContextBytes = 8 << 10
+
+// Get returns the first value of that name. A value that is too long counts as missing.
+func (c carrier) Get(name string) string {
+	for _, h := range c.Headers {
+		if !strings.EqualFold(h.Key, name) {
+			continue
+		}
+		if len(h.Value) > maxContextBytes {
+			return ""
+		}
+		return string(h.Value)
+	}
+	if value := c.Attributes[strings.ToLower(name)]; len(value) <= maxContextBytes {
+		return value
+	}
+	return ""
+}
+
+// Set does nothing: a message is not changed.
+func (c carrier) Set(string, string) {}
+
+// Keys lists the names that Get finds.
+func (c carrier) Keys() []string {
+	var names []string
+	for _, h := range c.Headers {
+		names = append(names, h.Key)
+	}
+	for name := range c.Attributes {
+		names = append(names, name)
+	}
+	return names
+}
+
+// traceContext is the propagator of an inbox that sets none. We do not use the global propagator: applications that
+// serve HTTP usually make it read baggage, and then handlers would take a producer's baggage for the application's.
+var traceContext = propagation.TraceContext{}
+
+// produced returns ctx with the producer's context from a message: its span, if readable, and all values that the
+// application's propagator reads. Malformed context counts as missing, as does one on which that propagator panics.
+func (i *Instruments) produced(
+	ctx context.Context, p handler.Properties,
+) (with context.Context, producer trace.SpanContext) {
+	defer func() {
+		if recover() != nil {
+			with, producer = ctx, trace.SpanContext{}
+		}
+	}()
+	propagator := i.cfg.Propagator
+	if propagator == nil {
+		propagator = traceContext
+	}
+	// Remove the caller's span, so that it is not taken for the producer's.
+	with = propagator.Extract(trace.ContextWithSpanContext(ctx, trace.SpanContext{}), carrier(p))
+	return with, trace.SpanContextFromContext(with)
+}
+
+var _ propagation.TextMapCarrier = carrier{}
+
+// traceparent returns a span's context in the form stored with a message (W3C Trace Context). It is empty if the span
+// is not sampled, because such a span is never shown.
+func traceparent(of trace.SpanContext) string {
+	if !of.IsValid() || !of.IsSampled() {
+		return ""
+	}
+	written := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(trace.ContextWithSpanContext(context.Background(), of), written)
+	return written["traceparent"]
+}
+
+// parsed is the inverse of traceparent. It returns an invalid context for anything else.
+func parsed(traceparent string) trace.SpanContext {
+	if traceparent == "" {
+		return trace.SpanContext{}
+	}
+	read := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{"traceparent": traceparent})
+	return trace.SpanContextFromContext(read)
+}
+
+// maxText is how many characters of a text that came from outside a span gets.
+const maxText = 2000
+
+// text makes a text that came with a message, or from a handler, valid for a span. Exporters refuse a whole batch of
+// spans because of one string that is not UTF-8.
+func text(s string) string {
+	if len(s) <= maxText && utf8.ValidString(s) {
+		return s
+	}
+	s = strings.ToValidUTF8(brief.Characters(s, maxText), "\uFFFD")
+	return brief.Characters(s, maxText)
+}
+
+// stacked is an error whose text ends with a stack after an empty line, such as the error of a handler's panic.
+type stacked interface{ Trace() []byte }
+
+// explain returns an error's text and, separately, the stack it carries. Both are redacted before they are cut. The
+// error is application code, so its methods may panic.
+func (i *Instruments) explain(of redact.Value, err error) (message, stack string) {
+	defer func() {
+		if v := recover(); v != nil {
+			message, stack = text(fmt.Sprintf("%T, which panics when it is asked for its text", err)), ""
+		}
+	}()
+	message = err.Error()
+	var panicked stacked
+	if errors.As(err, &panicked) && len(panicked.Trace()) > 0 {
+		stack = string(panicked.Trace())
+		message = strings.Replace(message, "\n\n"+stack, "", 1)
+	}
+	return text(i.cfg.Redactor.Error(of, message)), text(i.cfg.Redactor.Error(of, stack))
+}
+
+// fail sets a span's status to error and adds the error as an event, as trace.Span.RecordError would.
+func (i *Instruments) fail(span trace.Span, of redact.Value, err error, errorType string) {
+	if err == nil || !span.IsRecording() {
+		return
+	}
+	message, stack := i.explain(of, err)
+	event := []attribute.KeyValue{attrExceptionType.String(fmt.Sprintf("%T", err)), attrExceptionMessage.String(message)}
+	if stack != "" {
+		event = append(event, attrExceptionStack.String(stack))
+	}
+	span.SetAttributes(attrErrorType.String(errorType))
+	span.AddEvent(eventException, trace.WithAttributes(event...))
+	span.SetStatus(codes.Error, message)
 }
