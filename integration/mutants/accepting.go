@@ -87,7 +87,7 @@ var acceptingMutants = []mutant{
 		Name:    "accepting a rejected message again deletes it although it is a conflict",
 		Why:     "the record would be lost (contract 7.4)",
 		Package: "internal/store/base",
-		In:      "AcceptRejected",
+		In:      "Common.AcceptRejected",
 		Old:     "r.Conflict ",
 		New:     "r.Conflict && r.Inserted ",
 		Test:    test{Package: "./internal/store/sqlite", Run: "^TestSQLite$/^Rejected$"},

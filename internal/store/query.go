@@ -23,7 +23,7 @@ func WithContextError(ctx context.Context, err error) error {
 func Query[T any](
 	ctx context.Context, pool gorm.ConnPool, statement string, scan func(*sql.Rows, *T) error, args ...any,
 ) (found []T, err error) {
-	err = RunAlone(ctx, pool, func(pool gorm.ConnPool) (err error) {
+	err = RunAlone(ctx, pool, func(ctx context.Context, pool gorm.ConnPool) (err error) {
 		found, err = collect(ctx, pool, statement, scan, args)
 		return err
 	})
@@ -60,7 +60,7 @@ func Value[T any](rows *sql.Rows, into *T) error { return rows.Scan(into) }
 
 // Exec returns how many rows a statement affected.
 func Exec(ctx context.Context, pool gorm.ConnPool, statement string, args ...any) (affected int64, err error) {
-	err = RunAlone(ctx, pool, func(pool gorm.ConnPool) error {
+	err = RunAlone(ctx, pool, func(ctx context.Context, pool gorm.ConnPool) error {
 		result, err := pool.ExecContext(ctx, statement, args...)
 		if err == nil {
 			affected, err = result.RowsAffected()

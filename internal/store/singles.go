@@ -29,6 +29,7 @@ type Singles struct {
 	dialect  *dialect.Dialect
 	state    *atomic.Bool // whether each statement states its isolation
 	settings []string     // of each statement's transaction, see WithoutJIT
+	within   func(ctx context.Context, statement func(context.Context) error) error
 }
 
 // NewSingles returns a runner of single statements on db.
@@ -52,10 +53,16 @@ func (s Singles) WithoutJIT() Singles {
 	return s
 }
 
+// Within returns a runner that has run call each statement, as to limit it.
+func (s Singles) Within(run func(ctx context.Context, statement func(context.Context) error) error) Singles {
+	s.within = run
+	return s
+}
+
 // Pool returns the pool to pass to Query and Exec.
 func (s Singles) Pool(ctx context.Context) gorm.ConnPool {
 	pool := s.db.WithContext(ctx).Statement.ConnPool
-	if s.dialect.Stated == sql.LevelDefault { // there is one level
+	if s.dialect.Stated == sql.LevelDefault && s.within == nil { // there is one level
 		return pool
 	}
 	return single{ConnPool: pool, of: s}
@@ -67,9 +74,9 @@ type single struct {
 	of Singles
 }
 
-func (s single) runAlone(ctx context.Context, statement func(gorm.ConnPool) error) error {
+func (s single) runAlone(ctx context.Context, statement func(context.Context, gorm.ConnPool) error) error {
 	if len(s.of.settings) == 0 && !s.of.state.Load() {
-		err := statement(s.ConnPool)
+		err := statement(ctx, s.ConnPool)
 		if !has(err, dialect.Snapshot) {
 			RenewSessions(s.of.db, err)
 			return err
@@ -78,16 +85,22 @@ func (s single) runAlone(ctx context.Context, statement func(gorm.ConnPool) erro
 	}
 	session := pgxtx.Session(s.of.db.WithContext(ctx), pgxtx.ByDeadline, s.of.settings...)
 	err := session.Transaction(func(tx *gorm.DB) error {
-		return statement(tx.Statement.ConnPool)
+		return statement(ctx, tx.Statement.ConnPool)
 	}, &sql.TxOptions{Isolation: s.of.dialect.Stated})
 	RenewSessions(s.of.db, err)
 	return WithContextError(ctx, err)
 }
 
 // RunAlone runs one statement on any kind of pool. On a pool of Singles that may need a transaction.
-func RunAlone(ctx context.Context, pool gorm.ConnPool, statement func(gorm.ConnPool) error) error {
-	if own, ok := pool.(single); ok {
+func RunAlone(
+	ctx context.Context, pool gorm.ConnPool, statement func(context.Context, gorm.ConnPool) error,
+) error {
+	own, ok := pool.(single)
+	switch {
+	case !ok:
+		return statement(ctx, pool)
+	case own.of.within == nil:
 		return own.runAlone(ctx, statement)
 	}
-	return statement(pool)
+	return own.of.within(ctx, func(ctx context.Context) error { return own.runAlone(ctx, statement) })
 }

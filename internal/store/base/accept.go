@@ -116,6 +116,20 @@ func AcceptRetrying(ctx context.Context, in Transacting, dialect accepting, batc
 	}
 }
 
+func (c Common) AcceptTx(ctx context.Context, tx *gorm.DB, batch store.AcceptBatch) ([]store.Accepted, error) {
+	pool, err := Joined(tx)
+	if err != nil {
+		return nil, Doing("accept", err)
+	}
+	results, err := Accept(ctx, pool, c.dialect, batch)
+	return results, Doing("accept", err)
+}
+
+func (c Common) DeleteStatuses(ctx context.Context, pool gorm.ConnPool, ids []string) error {
+	_, err := store.Exec(ctx, pool, c.Text(c.sql.AcceptDelete), listArgument(c, ids))
+	return err
+}
+
 // Accept runs inside a transaction. Most batches are done after the first statement. Only messages that were stored
 // before cost more statements.
 func Accept(

@@ -18,10 +18,10 @@ var errConflict = errors.New("a message ID is known with another type, source or
 // RejectedRows holds the statements on one rejected message by its ID.
 type RejectedRows struct{ Load, Remove, Reason string }
 
-// LoadRejected implements Store.LoadRejected. It distinguishes an empty key or value from a missing one by separate
-// columns, because drivers differ in how they return an empty blob.
-func LoadRejected(ctx context.Context, d Database, rows RejectedRows, id string) (models.RejectedMessage, error) {
-	found, err := store.Query(ctx, d.Pool(ctx), d.Text(rows.Load), scanRejected, id)
+// LoadRejected distinguishes an empty key or value from a missing one by separate columns, because drivers differ in
+// how they return an empty blob.
+func (c Common) LoadRejected(ctx context.Context, id string) (models.RejectedMessage, error) {
+	found, err := store.Query(ctx, c.Pool(ctx), c.Text(c.sql.Rejected.Load), scanRejected, id)
 	if err == nil && len(found) == 0 {
 		err = store.ErrRejectedGone
 	}
@@ -47,43 +47,38 @@ func scanRejected(rows *sql.Rows, m *models.RejectedMessage) error {
 	return err
 }
 
-// AcceptRejected implements Store.AcceptRejected. It deletes the row last, so that all accepts lock messages before
-// rejected rows. Of two calls at once:
+// AcceptRejected deletes the row last, so that all accepts lock messages before rejected rows. Of two calls at once:
 //
 // 1. Both insert the messages, and the second one waits for the first.
 // 2. The first deletes the row and commits.
 // 3. The second finds the messages known and the row gone, and is rolled back.
-func AcceptRejected(ctx context.Context, d Database, in Transacting, dialect interface {
-	accepting
-	auditing
-}, rows RejectedRows, id string, batch store.AcceptBatch) ([]store.Accepted, error) {
-	return AcceptRetrying(ctx, in, dialect, batch, func(pool gorm.ConnPool, results []store.Accepted) error {
+func (c Common) AcceptRejected(ctx context.Context, id string, batch store.AcceptBatch) ([]store.Accepted, error) {
+	last := func(pool gorm.ConnPool, results []store.Accepted) error {
 		if slices.ContainsFunc(results, func(r store.Accepted) bool { return r.Conflict }) {
 			return errConflict
 		}
-		deleted, err := store.Exec(ctx, pool, d.Text(rows.Remove), id)
+		deleted, err := store.Exec(ctx, pool, c.Text(c.sql.Rejected.Remove), id)
 		if err == nil && deleted == 0 {
 			err = store.ErrRejectedGone
 		}
 		if err == nil {
-			err = addAny(ctx, pool, dialect, batch.Audit)
+			err = c.addAny(ctx, pool, batch.Audit)
 		}
 		return err
-	})
+	}
+	return AcceptRetrying(ctx, c.dialect.Transaction, c.dialect, batch, last)
 }
 
-// SetRejectedReason implements Store.SetRejectedReason.
-func SetRejectedReason(ctx context.Context, d Database, in Transacting, dialect auditing, rows RejectedRows, id,
-	reason string, audit *models.Audit,
-) error {
-	return Doing("set the reason of a rejected message", in(ctx, func(pool gorm.ConnPool) error {
-		kept, err := store.Exec(ctx, pool, d.Text(rows.Reason), id, store.SanitizeError(reason))
+func (c Common) SetRejectedReason(ctx context.Context, id, reason string, audit *models.Audit) error {
+	err := c.dialect.Transaction(ctx, func(pool gorm.ConnPool) error {
+		kept, err := store.Exec(ctx, pool, c.Text(c.sql.Rejected.Reason), id, store.SanitizeError(reason))
 		if err == nil && kept == 0 && audit != nil {
 			err = store.ErrRejectedGone // an audit row would record something that was not done
 		}
 		if err == nil {
-			err = addAny(ctx, pool, dialect, audit)
+			err = c.addAny(ctx, pool, audit)
 		}
 		return err
-	}))
+	})
+	return Doing("set the reason of a rejected message", err)
 }

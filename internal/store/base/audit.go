@@ -10,31 +10,23 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// auditing is what writing an audit row needs from a dialect.
-type auditing interface {
-	AddAudit(ctx context.Context, pool gorm.ConnPool, audit models.Audit) error
-}
-
-// AddAudit implements Store.AddAuditTx.
-func AddAudit(ctx context.Context, tx *gorm.DB, dialect auditing, audit models.Audit) error {
+func (c Common) AddAuditTx(ctx context.Context, tx *gorm.DB, audit models.Audit) error {
 	pool, err := Joined(tx)
-	if err == nil {
-		err = dialect.AddAudit(ctx, pool, audit)
+	if err != nil {
+		return fmt.Errorf("%w: %w", store.ErrNotAudited, err)
 	}
-	return notAudited(err)
-}
-
-func notAudited(err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%w: %w", store.ErrNotAudited, err)
+	return c.addAny(ctx, pool, &audit)
 }
 
 // addAny adds the audit row of an operator's action, if there is one.
-func addAny(ctx context.Context, pool gorm.ConnPool, dialect auditing, audit *models.Audit) error {
-	if audit == nil {
+func (c Common) addAny(ctx context.Context, pool gorm.ConnPool, a *models.Audit) error {
+	if a == nil {
 		return nil
 	}
-	return notAudited(dialect.AddAudit(ctx, pool, *audit))
+	_, err := store.Exec(ctx, pool, c.Text(c.sql.AddAudit), a.ID, a.Actor, a.Action, a.Target, a.Detail,
+		c.form.Time(a.OccurredAt))
+	if err != nil {
+		return fmt.Errorf("%w: %w", store.ErrNotAudited, err)
+	}
+	return nil
 }

@@ -1,17 +1,19 @@
 package base
 
 import (
+	"context"
 	"database/sql"
+	"time"
 
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// PartitionColumns are the columns that ScanPartition scans.
+// PartitionColumns are the columns that scanPartition scans.
 const PartitionColumns = `channel, group_id, topic, "partition", inline, caught_up_at, declared_at, undeclared_for, counted_at`
 
-// ScanPartition scans a partition's progress.
-func ScanPartition(rows *sql.Rows, p *models.Partition) error {
+// scanPartition scans a partition's progress.
+func scanPartition(rows *sql.Rows, p *models.Partition) error {
 	var caughtUp, declared, counted store.Stamp
 	err := rows.Scan(&p.Channel, &p.GroupID, &p.Topic, &p.Partition, &p.Inline, &caughtUp, &declared, &p.UndeclaredFor,
 		&counted)
@@ -19,10 +21,16 @@ func ScanPartition(rows *sql.Rows, p *models.Partition) error {
 	return err
 }
 
-// FirstPartition returns the only row of a statement that returns one at most.
-func FirstPartition(rows []models.Partition) (p models.Partition, ok bool) {
-	if len(rows) == 0 {
-		return p, false
+func (c Common) FurthestBehind(ctx context.Context, inline bool) (p models.Partition, ok bool, err error) {
+	rows, err := store.Query(ctx, c.Pool(ctx), c.Text(c.sql.FurthestBehind), scanPartition, inline)
+	if err != nil || len(rows) == 0 {
+		return p, false, Doing("find the partition that is furthest behind", err)
 	}
-	return rows[0], true
+	return rows[0], true, nil
+}
+
+func (c Common) ForgetPartitions(ctx context.Context, undeclaredFor time.Duration) ([]models.Partition, error) {
+	forgotten, err := store.Query(ctx, c.Pool(ctx), c.Text(c.sql.ForgetPartitions), scanPartition,
+		int64(undeclaredFor/time.Second))
+	return forgotten, Doing("forget removed partitions", err)
 }

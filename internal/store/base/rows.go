@@ -1,7 +1,9 @@
 package base
 
 import (
+	"context"
 	"database/sql"
+	"encoding/json"
 	"sort"
 	"time"
 
@@ -16,6 +18,19 @@ func Filled(content []byte) []byte {
 		return []byte{}
 	}
 	return content
+}
+
+// JSONList encodes an argument for a JSON function of the database: texts, numbers, booleans, or lists of them. Texts
+// must have passed store.CheckText, because JSON would replace invalid UTF-8.
+func JSONList[T any](list []T) string {
+	if list == nil {
+		return "[]"
+	}
+	text, err := json.Marshal(list)
+	if err != nil {
+		panic(err) // texts, numbers and booleans have a form in JSON
+	}
+	return string(text)
 }
 
 // Sanitized is SanitizeError for a text that may be NULL.
@@ -96,8 +111,14 @@ func (c byPlace) Less(i, j int) bool {
 	return a.StatusID < b.StatusID
 }
 
-// ScanSibling scans a status of a message under another key.
-func ScanSibling(rows *sql.Rows, s *store.Sibling) error {
+func (c Common) Siblings(ctx context.Context, messageNumbers []int64, keys []string) ([]store.Sibling, error) {
+	siblings, err := store.Query(ctx, c.Pool(ctx), c.Text(c.sql.Siblings), scanSibling, listArgument(c, messageNumbers),
+		listArgument(c, keys))
+	return siblings, Doing("read sibling statuses", err)
+}
+
+// scanSibling scans a status of a message under another key.
+func scanSibling(rows *sql.Rows, s *store.Sibling) error {
 	var lane LaneColumns
 	err := rows.Scan(&s.MessageNumber, &s.StatusID, &s.MessageID, &s.HandlerKey, &s.Version, &s.ErrorCount,
 		&s.AbandonedCount, &s.InterruptedCount, &lane.Handler, &lane.Key, &s.Processing, &s.Poisoned, &s.Completed,
@@ -192,12 +213,4 @@ func (c BacklogRow) Backlog(most int) store.Backlog {
 		OldestDue: c.oldest.Time,
 		Capped:    c.n >= most || c.waiting >= most || c.poisoned >= most,
 	}
-}
-
-// OnlyOwner returns the owner of a lease, "" if there is none. A lease name has one row at most.
-func OnlyOwner(owners []string) string {
-	if len(owners) == 0 {
-		return ""
-	}
-	return owners[0]
 }

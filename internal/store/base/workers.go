@@ -2,6 +2,7 @@ package base
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -9,6 +10,16 @@ import (
 
 	"github.com/gorm-inbox/inbox/internal/store"
 )
+
+func (c Common) WorkerLives(ctx context.Context, workerID string) (bool, error) {
+	found, err := store.Query(ctx, c.Pool(ctx), c.Text(c.sql.WorkerLives), store.Value[string], workerID)
+	return len(found) == 1, Doing("read worker", err)
+}
+
+func (c Common) DeleteWorkers(ctx context.Context, workerIDs []string) (int64, error) {
+	deleted, err := store.Exec(ctx, c.Pool(ctx), c.Text(c.sql.DeleteWorkers), listArgument(c, workerIDs))
+	return deleted, Doing("delete workers", err)
+}
 
 // HandlerKeysJSON encodes a worker's handler keys and their namespaces as an object.
 func HandlerKeysJSON(w store.Worker) (string, error) {

@@ -14,7 +14,6 @@ import (
 const namesakes = `
 SELECT number, namespace FROM {messages} WHERE id = $1 AND (CAST($2 AS text) = '' OR namespace = $2) ORDER BY namespace LIMIT 10`
 
-// Namesakes implements store.MessageViews.
 func (q Queries) Namesakes(ctx context.Context, pool gorm.ConnPool, id, namespace string) ([]models.Message, error) {
 	return query(ctx, q, pool, namesakes, func(rows *sql.Rows, m *models.Message) error {
 		return rows.Scan(&m.Number, &m.Namespace)
@@ -27,7 +26,6 @@ const loadMessage = `
 SELECT id, namespace, number, transport_name, type, source, content, content_type, serialized_properties, ordering_key IS NOT NULL, ordering_key, received_at
 FROM {messages} WHERE number = $1`
 
-// LoadMessage implements store.MessageViews.
 func (q Queries) LoadMessage(ctx context.Context, pool gorm.ConnPool, number int64) (*models.Message, error) {
 	return one(ctx, q, pool, loadMessage, func(rows *sql.Rows, m *models.Message) error {
 		var received store.Stamp
@@ -57,7 +55,6 @@ SELECT id, namespace, number, transport_name, type, source, content_type, receiv
 	{octets}serialized_properties{/octets}, CASE WHEN {octets}serialized_properties{/octets} <= $6 THEN serialized_properties END
 FROM {messages} WHERE number = $1`
 
-// PreviewMessage implements store.MessageViews.
 func (q Queries) PreviewMessage(ctx context.Context, pool gorm.ConnPool, number int64, cuts store.PreviewCuts) (
 	*store.MessagePreview, error,
 ) {
@@ -84,7 +81,6 @@ SELECT message_id, handler_key, namespace, message_type, processed_at, expires_a
 WHERE message_id = $1 AND ($2 = '' OR handler_key = $2) AND ($3 = '' OR namespace = $3)
 ORDER BY handler_key, namespace LIMIT $4`
 
-// MarkersOf implements store.MessageViews.
 func (q Queries) MarkersOf(ctx context.Context, pool gorm.ConnPool, messageID, handlerKey, namespace string,
 	limit int) ([]models.Marker, error) {
 	return query(ctx, q, pool, markersOf, func(rows *sql.Rows, m *models.Marker) error {

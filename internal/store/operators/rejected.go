@@ -44,7 +44,6 @@ UNION ALL
 SELECT true, (SELECT count(*) FROM looked), l.*, 0 FROM (SELECT * FROM looked ORDER BY rejected_at DESC, id DESC LIMIT 1) l
 ORDER BY rank`
 
-// ScanRejected implements store.RejectedViews.
 func (q Queries) ScanRejected(ctx context.Context, pool gorm.ConnPool, scan store.RejectedScan) (
 	[]store.RejectedHit, error,
 ) {
@@ -78,7 +77,6 @@ const oneRejected = `
 SELECT id, channel, topic, "partition", record_offset, record_timestamp, reason, rejected_at, "key" IS NOT NULL, "key", "value" IS NOT NULL, "value", headers
 FROM {rejected} WHERE id = $1`
 
-// RejectedRecord implements store.RejectedViews.
 func (q Queries) RejectedRecord(ctx context.Context, pool gorm.ConnPool, id string) (*models.RejectedMessage, error) {
 	return one(ctx, q, pool, oneRejected, func(rows *sql.Rows, r *models.RejectedMessage) error {
 		var timestamp, rejected store.Stamp
@@ -99,7 +97,6 @@ SELECT id, channel, topic, "partition", record_offset, record_timestamp, reason,
 	{octets}headers{/octets}, CASE WHEN {octets}headers{/octets} <= $6 THEN headers END
 FROM {rejected} WHERE id = $1`
 
-// PreviewRejected implements store.RejectedViews.
 func (q Queries) PreviewRejected(ctx context.Context, pool gorm.ConnPool, id string, cuts store.PreviewCuts) (
 	*store.RejectedPreview, error,
 ) {
@@ -120,7 +117,6 @@ func (q Queries) PreviewRejected(ctx context.Context, pool gorm.ConnPool, id str
 // deleteRejected uses the primary key.
 const deleteRejected = `DELETE FROM {rejected} WHERE id = $1 RETURNING channel, topic, "partition", record_offset`
 
-// DropRejected implements store.RejectedViews.
 func (q Queries) DropRejected(ctx context.Context, pool gorm.ConnPool, id string) (*models.RejectedMessage, error) {
 	return one(ctx, q, pool, deleteRejected, func(rows *sql.Rows, r *models.RejectedMessage) error {
 		return rows.Scan(&r.Channel, &r.Topic, &r.Partition, &r.Offset)
@@ -138,7 +134,6 @@ SELECT CAST(id AS text), channel, requested_by, requested_at FROM {rejected}
 WHERE requested_at IS NOT NULL AND (requested_at, id) > ($1, $2) ORDER BY requested_at, id LIMIT $3`
 )
 
-// RequestReAccept implements store.RejectedViews.
 func (q Queries) RequestReAccept(ctx context.Context, pool gorm.ConnPool, id, actor string, now time.Time) (
 	bool, error,
 ) {
@@ -146,13 +141,11 @@ func (q Queries) RequestReAccept(ctx context.Context, pool gorm.ConnPool, id, ac
 	return changed > 0, err
 }
 
-// TakeReAccept implements store.RejectedViews.
 func (q Queries) TakeReAccept(ctx context.Context, pool gorm.ConnPool, id string, requestedAt time.Time) (bool, error) {
 	changed, err := q.exec(ctx, pool, takeReAccept, id, q.form.Time(requestedAt))
 	return changed > 0, err
 }
 
-// RequestedReAccepts implements store.RejectedViews.
 func (q Queries) RequestedReAccepts(ctx context.Context, pool gorm.ConnPool, after time.Time, id string, limit int) (
 	[]store.ReAcceptRequest, error,
 ) {
@@ -168,7 +161,6 @@ func (q Queries) RequestedReAccepts(ctx context.Context, pool gorm.ConnPool, aft
 const walkGaps = `
 SELECT id, channel, topic, "partition", from_offset, to_offset, reason, found_at FROM {gaps} WHERE id < $1 ORDER BY id DESC LIMIT $2`
 
-// GapsBefore implements store.RejectedViews.
 func (q Queries) GapsBefore(ctx context.Context, pool gorm.ConnPool, id string, limit int) ([]models.Gap, error) {
 	return query(ctx, q, pool, walkGaps, func(rows *sql.Rows, g *models.Gap) error {
 		var found store.Stamp

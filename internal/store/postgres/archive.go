@@ -42,26 +42,6 @@ const deleteMessagesSQL = `
 DELETE FROM {messages} m WHERE m.number = ANY ($1::bigint[])
 	AND NOT EXISTS (SELECT FROM {statuses} s WHERE s.message_number = m.number OFFSET 0)`
 
-func (p *Store) LoadExpired(
-	ctx context.Context, req store.CleanupRequest, numbers []int64, maxBytes int64,
-) ([]store.ExpiredMessage, int, error) {
-	pool := p.Singles.WithoutJIT().Pool(ctx)
-	sizes, err := store.Query(ctx, pool, p.Text(expiredSizesSQL), base.ScanSized, numbers)
-	if err != nil {
-		return nil, 0, base.Doing("size expired messages", err)
-	}
-	numbers = base.FitBytes(numbers, sizes, maxBytes)
-	messages, err := store.Query(ctx, pool, p.Text(expiredMessagesSQL), base.ScanMessage, numbers)
-	if err != nil {
-		return nil, 0, base.Doing("load expired messages", err)
-	}
-	statuses, err := store.Query(ctx, pool, p.Text(expiredStatusesSQL), base.ScanStatus, numbers)
-	if err != nil {
-		return nil, 0, base.Doing("load expired statuses", err)
-	}
-	return base.Assemble(req, numbers, messages, statuses), len(numbers), nil
-}
-
 // DeleteExpired works like Cleanup: it takes locks first, and its later snapshots show the rows that were added before
 // them.
 func (p *Store) DeleteExpired(ctx context.Context, expired []store.ExpiredMessage) (store.CleanupResult, error) {

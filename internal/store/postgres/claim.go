@@ -216,8 +216,3 @@ func (p *Store) NextDue(ctx context.Context, keys []string, now time.Time) (time
 	}
 	return found[0].Time.UTC(), true, nil
 }
-
-func (p *Store) Siblings(ctx context.Context, messageNumbers []int64, keys []string) ([]store.Sibling, error) {
-	siblings, err := store.Query(ctx, p.Pool(ctx), p.Text(siblingsSQL), base.ScanSibling, messageNumbers, keys)
-	return siblings, base.Doing("read sibling statuses", err)
-}

@@ -24,7 +24,7 @@ import (
 func readClaims(
 	ctx context.Context, pool gorm.ConnPool, most int, statement string, args ...any,
 ) (claims []store.Claim, err error) {
-	err = store.RunAlone(ctx, pool, func(pool gorm.ConnPool) (err error) {
+	err = store.RunAlone(ctx, pool, func(ctx context.Context, pool gorm.ConnPool) (err error) {
 		claims, err = readOn(ctx, pool, most, statement, args)
 		return err
 	})

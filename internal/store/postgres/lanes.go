@@ -126,35 +126,3 @@ func (p *Store) ClaimNext(
 		}
 	}
 }
-
-func (p *Store) CheckLanes(
-	ctx context.Context, rule store.LaneRule, after *store.Lane, limit int, now time.Time,
-) (*store.Lane, []string, error) {
-	return base.CheckLanes(ctx, p, rule, after, limit, now)
-}
-
-func (p *Store) WaitingLanes(ctx context.Context, name, after int64, limit int) ([]store.Lane, error) {
-	return store.Query(ctx, p.Pool(ctx), p.Text(base.WaitingLanesSQL), base.ScanLaneOf(name), name, after, limit)
-}
-
-func (p *Store) WaitingLaneHandlers(ctx context.Context) ([]int64, error) {
-	names, err := store.Query(ctx, p.Pool(ctx), p.Text(base.WaitingLaneHandlersSQL), store.Value[int64])
-	return names, base.Doing("find lanes with waiting statuses", err)
-}
-
-func (p *Store) ReleaseWaiting(ctx context.Context, handlerKeys []string, limit int) (int64, error) {
-	released, err := store.Exec(ctx, p.Pool(ctx), p.Text(releaseWaitingSQL), handlerKeys, limit)
-	return released, base.Doing("release waiting statuses", err)
-}
-
-func (p *Store) KeysWithSplitLanes(ctx context.Context, rules map[string]store.LaneRule) ([]string, error) {
-	return base.KeysWithSplitLanes(ctx, p, rules)
-}
-
-func (p *Store) LaneHandlers(ctx context.Context) ([]int64, error) {
-	return store.Query(ctx, p.Pool(ctx), p.Text(base.LaneHandlersSQL), store.Value[int64])
-}
-
-func (p *Store) LaneHandlerKeys(ctx context.Context, name int64, limit int) ([]string, error) {
-	return store.Query(ctx, p.Pool(ctx), p.Text(base.LaneHandlerKeysSQL), store.Value[string], name, limit)
-}

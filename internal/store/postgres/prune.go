@@ -1,13 +1,5 @@
 package postgres
 
-import (
-	"context"
-	"time"
-
-	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/base"
-)
-
 // These statements use the indexes that their ORDER BY names, and delete rows by their place: the rows are locked, so
 // they stay there. Rows that another transaction uses are skipped. Audit rows need no lock, which would require the
 // right to update them: they never change, so each stays at its place. The sub-select reads the clock once, so that the
@@ -28,18 +20,3 @@ DELETE FROM {rejected} WHERE ctid = ANY (ARRAY(
 	SELECT ctid FROM {rejected} WHERE rejected_at < $1::timestamptz ORDER BY rejected_at, id LIMIT $2 FOR UPDATE SKIP LOCKED
 ))`
 )
-
-func (p *Store) DeleteMarkers(ctx context.Context, before time.Time, limit int) (int64, error) {
-	deleted, err := store.Exec(ctx, p.Pool(ctx), p.Text(deleteMarkersSQL), before.UTC(), limit)
-	return deleted, base.Doing("delete expired markers", err)
-}
-
-func (p *Store) DeleteAudit(ctx context.Context, before time.Time, limit int) (int64, error) {
-	deleted, err := store.Exec(ctx, p.Pool(ctx), p.Text(deleteAuditSQL), before.UTC(), limit)
-	return deleted, base.Doing("delete old audit rows", err)
-}
-
-func (p *Store) DeleteRejected(ctx context.Context, before time.Time, limit int) (int64, error) {
-	deleted, err := store.Exec(ctx, p.Pool(ctx), p.Text(deleteRejectedSQL), before.UTC(), limit)
-	return deleted, base.Doing("delete old rejected messages", err)
-}

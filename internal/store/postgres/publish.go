@@ -1,12 +1,6 @@
 package postgres
 
-import (
-	"context"
-	"time"
-
-	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/base"
-)
+import "github.com/gorm-inbox/inbox/internal/store/base"
 
 // publishingSQL lists by the indexes on unpublished rows. It loads and marks statuses by the index on open statuses and
 // rejected messages by their primary key, and finds messages by the unique index on their numbers.
@@ -30,34 +24,4 @@ FROM {rejected} r
 WHERE r.id = $1::text::uuid`,
 	MarkStatus:   `UPDATE {statuses} SET published_at = $3::timestamptz WHERE id = $1::text::uuid AND version = $2 AND is_poisoned AND ` + base.OpenSQL,
 	MarkRejected: `UPDATE {rejected} SET published_at = $2::timestamptz WHERE id = $1::text::uuid`,
-}
-
-func (p *Store) Unpublished(
-	ctx context.Context, handlerKey, after string, limit int,
-) ([]store.UnpublishedRef, error) {
-	return base.Unpublished(ctx, p.Database, publishingSQL.Statuses, handlerKey, after, limit)
-}
-
-func (p *Store) UnpublishedRejected(
-	ctx context.Context, channel, after string, limit int,
-) ([]store.UnpublishedRef, error) {
-	return base.Unpublished(ctx, p.Database, publishingSQL.Rejected, channel, after, limit)
-}
-
-func (p *Store) LoadUnpublished(ctx context.Context, statusID string, maxBytes int) (store.Unpublished, error) {
-	return base.LoadUnpublished(ctx, p.Database, publishingSQL.Status, base.ScanUnpublished, statusID, maxBytes)
-}
-
-func (p *Store) LoadUnpublishedRejected(
-	ctx context.Context, id string, maxBytes int,
-) (store.UnpublishedRejected, error) {
-	return base.LoadUnpublished(ctx, p.Database, publishingSQL.Record, base.ScanUnpublishedRejected, id, maxBytes)
-}
-
-func (p *Store) MarkPublished(ctx context.Context, ref store.UnpublishedRef, at time.Time) error {
-	return base.MarkPublished(ctx, p.Database, publishingSQL.MarkStatus, ref.ID, ref.Version, at.UTC())
-}
-
-func (p *Store) MarkRejectedPublished(ctx context.Context, ref store.UnpublishedRef, at time.Time) error {
-	return base.MarkPublished(ctx, p.Database, publishingSQL.MarkRejected, ref.ID, at.UTC())
 }

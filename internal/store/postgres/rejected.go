@@ -1,13 +1,6 @@
 package postgres
 
-import (
-	"context"
-	"time"
-
-	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/base"
-	"github.com/gorm-inbox/inbox/models"
-)
+import "github.com/gorm-inbox/inbox/internal/store/base"
 
 // rejectedSQL uses rejected_messages_pkey.
 var rejectedSQL = base.RejectedRows{
@@ -19,28 +12,12 @@ FROM {rejected} WHERE id = $1::text::uuid`,
 	Reason: `UPDATE {rejected} SET reason = $2 WHERE id = $1::text::uuid`,
 }
 
-func (p *Store) LoadRejected(ctx context.Context, id string) (models.RejectedMessage, error) {
-	return base.LoadRejected(ctx, p.Database, rejectedSQL, id)
-}
-
-func (p *Store) AcceptRejected(ctx context.Context, id string, batch store.AcceptBatch) ([]store.Accepted, error) {
-	return base.AcceptRejected(ctx, p.Database, p.Transaction, p, rejectedSQL, id, batch)
-}
-
-func (p *Store) SetRejectedReason(ctx context.Context, id, reason string, audit *models.Audit) error {
-	return base.SetRejectedReason(ctx, p.Database, p.Transaction, p, rejectedSQL, id, reason, audit)
-}
-
 // keepGapSQL finds conflicts by the unique index on the coordinates. An existing gap is locked, so that the answer
 // waits for the synchronous standby (see confirmed).
 const keepGapSQL = `
 INSERT INTO {gaps} (id, channel, topic, "partition", from_offset, to_offset, reason, found_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8::timestamptz)
 ON CONFLICT (channel, topic, "partition", from_offset, to_offset) DO UPDATE SET reason = EXCLUDED.reason WHERE false`
-
-func (p *Store) KeepGap(ctx context.Context, g models.Gap) (bool, error) {
-	return base.KeepGap(ctx, p.Database, keepGapSQL, g, g.FoundAt.UTC())
-}
 
 // requestsSQL uses partition_requests_pkey.
 var requestsSQL = base.Requests{
@@ -49,17 +26,4 @@ SELECT channel, topic, "partition", id::text, record_offset, decision, actor, re
 WHERE channel = $1 AND requested_at > $2::timestamptz ORDER BY topic, "partition" LIMIT $3`,
 	Delete:  `DELETE FROM {requests} WHERE channel = $1 AND topic = $2 AND "partition" = $3 AND id = $4::text::uuid`,
 	KeepGap: keepGapSQL,
-}
-
-func (p *Store) PartitionRequests(ctx context.Context, channel string, since time.Time) (
-	[]models.PartitionRequest, error,
-) {
-	return base.PartitionRequests(ctx, p.Database, requestsSQL, channel, since.UTC())
-}
-
-func (p *Store) CarryOut(ctx context.Context, r models.PartitionRequest, rejected *models.RejectedMessage,
-	gap *models.Gap,
-) (bool, error) {
-	return base.CarryOut(ctx, p.Database, p.Transaction, p, requestsSQL, r, rejected, gap,
-		func(at time.Time) any { return at.UTC() })
 }

@@ -84,8 +84,3 @@ func (p *Store) OpenClaims(ctx context.Context, walks []store.ClaimWalk) ([]stor
 		ids)
 	return base.OpenClaims(len(walks), rows), base.Doing("find open claims", err)
 }
-
-func (p *Store) PendingKeys(ctx context.Context) ([]string, error) {
-	keys, err := store.Query(ctx, p.Pool(ctx), p.Text(base.PendingKeysSQL), store.Value[string])
-	return keys, base.Doing("find pending handler keys", err)
-}

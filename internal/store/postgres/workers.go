@@ -96,11 +96,6 @@ func (p *Store) RecordDrain(ctx context.Context, w store.Worker, _ time.Time) er
 	return base.Doing("record drain", err)
 }
 
-func (p *Store) WorkerLives(ctx context.Context, workerID string) (bool, error) {
-	found, err := store.Query(ctx, p.Pool(ctx), p.Text(workerLivesSQL), store.Value[string], workerID)
-	return len(found) == 1, base.Doing("read worker", err)
-}
-
 func (p *Store) StopWorker(ctx context.Context, workerID string, _ time.Time) error {
 	_, err := store.Exec(ctx, p.Pool(ctx), p.Text(stopWorkerSQL), workerID)
 	return base.Doing("stop worker", err)
@@ -160,9 +155,4 @@ func (p *Store) MarkReleased(ctx context.Context, workerID string, _ time.Time) 
 		err = store.ErrWorkerBusy
 	}
 	return base.Doing("mark worker released", err)
-}
-
-func (p *Store) DeleteWorkers(ctx context.Context, workerIDs []string) (int64, error) {
-	deleted, err := store.Exec(ctx, p.Pool(ctx), p.Text(deleteWorkersSQL), workerIDs)
-	return deleted, base.Doing("delete workers", err)
 }

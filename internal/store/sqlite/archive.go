@@ -34,32 +34,6 @@ DELETE FROM {statuses} WHERE rowid IN (
 	WHERE s.completed_at IS NOT NULL
 )`
 
-func (s *Store) LoadExpired(
-	ctx context.Context, req store.CleanupRequest, numbers []int64, maxBytes int64,
-) ([]store.ExpiredMessage, int, error) {
-	list, err := jsonList(numbers)
-	if err != nil {
-		return nil, 0, base.Doing("size expired messages", err)
-	}
-	sizes, err := store.Query(ctx, s.Pool(ctx), s.Text(expiredSizesSQL), base.ScanSized, list)
-	if err != nil {
-		return nil, 0, base.Doing("size expired messages", err)
-	}
-	numbers = base.FitBytes(numbers, sizes, maxBytes)
-	if list, err = jsonList(numbers); err != nil {
-		return nil, 0, base.Doing("load expired messages", err)
-	}
-	messages, err := store.Query(ctx, s.Pool(ctx), s.Text(expiredMessagesSQL), base.ScanMessage, list)
-	if err != nil {
-		return nil, 0, base.Doing("load expired messages", err)
-	}
-	statuses, err := store.Query(ctx, s.Pool(ctx), s.Text(expiredStatusesSQL), base.ScanStatus, list)
-	if err != nil {
-		return nil, 0, base.Doing("load expired statuses", err)
-	}
-	return base.Assemble(req, numbers, messages, statuses), len(numbers), nil
-}
-
 // DeleteExpired begins with a write and so holds the file's only write lock: no accept can run between deleting the
 // statuses and deleting their messages.
 func (s *Store) DeleteExpired(ctx context.Context, expired []store.ExpiredMessage) (store.CleanupResult, error) {
@@ -68,21 +42,13 @@ func (s *Store) DeleteExpired(ctx context.Context, expired []store.ExpiredMessag
 	for i, s := range statuses {
 		refs[i] = [4]any{s.MessageNumber, s.HandlerKey, s.Version, s.ID}
 	}
-	refList, err := jsonList(refs)
-	if err != nil {
-		return store.CleanupResult{}, base.Doing("delete archived messages", err)
-	}
-	messageList, err := jsonList(whole)
-	if err != nil {
-		return store.CleanupResult{}, base.Doing("delete archived messages", err)
-	}
 	var result store.CleanupResult
-	err = s.Transaction(ctx, func(pool gorm.ConnPool) error {
+	err := s.Transaction(ctx, func(pool gorm.ConnPool) error {
 		var err error
-		if result.Statuses, err = store.Exec(ctx, pool, s.Text(deleteStatusesSQL), refList); err != nil {
+		if result.Statuses, err = store.Exec(ctx, pool, s.Text(deleteStatusesSQL), base.JSONList(refs)); err != nil {
 			return err
 		}
-		result.Messages, err = store.Exec(ctx, pool, s.Text(cleanupMessagesSQL), messageList)
+		result.Messages, err = store.Exec(ctx, pool, s.Text(cleanupMessagesSQL), base.JSONList(whole))
 		result.Passed = int64(len(whole)) - result.Messages
 		return err
 	})

@@ -101,11 +101,8 @@ func (s *Store) Claim(ctx context.Context, req store.ClaimRequest) (store.Claime
 				}
 				continue
 			}
-			statement, args, err := within(req.Within, claimSQL,
+			statement, args := within(req.Within, claimSQL,
 				now, worker, limit.HandlerKey, limit.Limit, nil, nil, nil, limit.AtLeast, limit.EndsAt())
-			if err != nil {
-				return err
-			}
 			claims, err := store.Query(ctx, pool, s.Text(statement), func(rows *sql.Rows, c *store.Claim) error {
 				return scanClaim(rows, c)
 			}, args...)
@@ -163,10 +160,6 @@ func (s *Store) attachMessages(ctx context.Context, pool gorm.ConnPool, claims [
 		return nil
 	}
 	slices.Sort(numbers)
-	list, err := jsonList(slices.Compact(numbers))
-	if err != nil {
-		return err
-	}
 	stored, err := store.Query(ctx, pool, s.Text(messagesSQL), func(rows *sql.Rows, m *base.StoredMessage) error {
 		var ordered bool
 		err := rows.Scan(&m.Number, &m.Namespace, &m.TransportName, &m.MessageType, &m.Source, &m.Content, &m.ContentType,
@@ -175,7 +168,7 @@ func (s *Store) attachMessages(ctx context.Context, pool gorm.ConnPool, claims [
 			m.OrderingKey = []byte{}
 		}
 		return err
-	}, list)
+	}, base.JSONList(slices.Compact(numbers)))
 	if err != nil {
 		return err
 	}
@@ -203,17 +196,4 @@ func (s *Store) NextDue(ctx context.Context, keys []string, now time.Time) (time
 		}
 	}
 	return earliest, !earliest.IsZero(), nil
-}
-
-func (s *Store) Siblings(ctx context.Context, messageNumbers []int64, keys []string) ([]store.Sibling, error) {
-	messageList, err := jsonList(messageNumbers)
-	if err != nil {
-		return nil, base.Doing("read sibling statuses", err)
-	}
-	keyList, err := jsonList(keys)
-	if err != nil {
-		return nil, base.Doing("read sibling statuses", err)
-	}
-	siblings, err := store.Query(ctx, s.Pool(ctx), s.Text(siblingsSQL), base.ScanSibling, messageList, keyList)
-	return siblings, base.Doing("read sibling statuses", err)
 }

@@ -44,29 +44,24 @@ WHERE number IN (SELECT value FROM json_each(?1))
 	AND NOT EXISTS (SELECT 1 FROM {statuses} s WHERE s.message_number = {messages}.number)`
 
 // walkArgs returns the arguments of a walk: ?1 to ?4 for the candidates, ?5 and ?6 for the cutoffs.
-func walkArgs(req store.CleanupRequest) ([]any, error) {
+func walkArgs(req store.CleanupRequest) []any {
 	cutoffs := make([][2]string, len(req.HandlerCutoffs))
 	for i, own := range req.HandlerCutoffs {
 		cutoffs[i] = [2]string{own.HandlerKey, store.SQLiteTime(own.Cutoff)}
 	}
-	own, err := jsonList(cutoffs)
 	return []any{store.SQLiteTime(base.WalkEnd(req)), store.SQLiteTime(req.After.ReceivedAt), req.After.MessageNumber,
-		req.Limit, store.SQLiteTime(req.Cutoff), own}, err
+		req.Limit, store.SQLiteTime(req.Cutoff), base.JSONList(cutoffs)}
 }
 
 func (s *Store) Clock(_ context.Context, now time.Time) (time.Time, error) { return now, nil }
 
 func (s *Store) Expired(ctx context.Context, req store.CleanupRequest) (store.ExpiredBatch, error) {
-	walk, err := walkArgs(req)
-	if err != nil {
-		return store.ExpiredBatch{Next: req.After}, base.Doing("find expired messages", err)
-	}
 	candidates, err := store.Query(ctx, s.Pool(ctx), s.Text(expiredSQL), func(rows *sql.Rows, c *base.Candidate) error {
 		var received store.Stamp
 		err := rows.Scan(&c.MessageNumber, &received, &c.Expired)
 		c.ReceivedAt = received.Time
 		return err
-	}, walk...)
+	}, walkArgs(req)...)
 	if err != nil {
 		return store.ExpiredBatch{Next: req.After}, base.Doing("find expired messages", err)
 	}
@@ -74,12 +69,9 @@ func (s *Store) Expired(ctx context.Context, req store.CleanupRequest) (store.Ex
 }
 
 func (s *Store) Cleanup(ctx context.Context, req store.CleanupRequest) (store.CleanupResult, error) {
-	walk, err := walkArgs(req)
-	if err != nil {
-		return store.CleanupResult{Next: req.After}, base.Doing("cleanup", err)
-	}
+	walk := walkArgs(req)
 	var result store.CleanupResult
-	err = s.Transaction(ctx, func(pool gorm.ConnPool) error {
+	err := s.Transaction(ctx, func(pool gorm.ConnPool) error {
 		var err error
 		if result.Statuses, err = store.Exec(ctx, pool, s.Text(cleanupStatusesSQL), walk...); err != nil {
 			return err
@@ -94,11 +86,7 @@ func (s *Store) Cleanup(ctx context.Context, req store.CleanupRequest) (store.Cl
 			return err
 		}
 		found := base.Walked(req, candidates)
-		list, err := jsonList(found.MessageNumbers)
-		if err != nil {
-			return err
-		}
-		result.Messages, err = store.Exec(ctx, pool, s.Text(cleanupMessagesSQL), list)
+		result.Messages, err = store.Exec(ctx, pool, s.Text(cleanupMessagesSQL), base.JSONList(found.MessageNumbers))
 		result.Next, result.Done = found.Next, found.Done
 		return err
 	})

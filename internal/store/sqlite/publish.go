@@ -1,12 +1,6 @@
 package sqlite
 
-import (
-	"context"
-	"time"
-
-	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/base"
-)
+import "github.com/gorm-inbox/inbox/internal/store/base"
 
 // publishingSQL lists by the indexes on unpublished rows. It loads and marks statuses by the index on open statuses and
 // rejected messages by their primary key, and finds messages by the unique index on their numbers.
@@ -30,34 +24,4 @@ FROM {rejected} r
 WHERE r.id = ?1`,
 	MarkStatus:   `UPDATE {statuses} SET published_at = ?3 WHERE id = ?1 AND version = ?2 AND is_poisoned AND ` + base.OpenSQL,
 	MarkRejected: `UPDATE {rejected} SET published_at = ?2 WHERE id = ?1`,
-}
-
-func (s *Store) Unpublished(
-	ctx context.Context, handlerKey, after string, limit int,
-) ([]store.UnpublishedRef, error) {
-	return base.Unpublished(ctx, s.Database, publishingSQL.Statuses, handlerKey, after, limit)
-}
-
-func (s *Store) UnpublishedRejected(
-	ctx context.Context, channel, after string, limit int,
-) ([]store.UnpublishedRef, error) {
-	return base.Unpublished(ctx, s.Database, publishingSQL.Rejected, channel, after, limit)
-}
-
-func (s *Store) LoadUnpublished(ctx context.Context, statusID string, maxBytes int) (store.Unpublished, error) {
-	return base.LoadUnpublished(ctx, s.Database, publishingSQL.Status, base.ScanUnpublished, statusID, maxBytes)
-}
-
-func (s *Store) LoadUnpublishedRejected(
-	ctx context.Context, id string, maxBytes int,
-) (store.UnpublishedRejected, error) {
-	return base.LoadUnpublished(ctx, s.Database, publishingSQL.Record, base.ScanUnpublishedRejected, id, maxBytes)
-}
-
-func (s *Store) MarkPublished(ctx context.Context, ref store.UnpublishedRef, at time.Time) error {
-	return base.MarkPublished(ctx, s.Database, publishingSQL.MarkStatus, ref.ID, ref.Version, store.SQLiteTime(at))
-}
-
-func (s *Store) MarkRejectedPublished(ctx context.Context, ref store.UnpublishedRef, at time.Time) error {
-	return base.MarkPublished(ctx, s.Database, publishingSQL.MarkRejected, ref.ID, store.SQLiteTime(at))
 }

@@ -4,9 +4,6 @@ package sqlite
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
-	"fmt"
-
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/store"
@@ -21,7 +18,7 @@ import (
 //
 // Parameters are numbered ?1, ?2, because drivers treat the other forms differently.
 type Store struct {
-	base.Database
+	base.Common
 	operators.Queries
 }
 
@@ -31,8 +28,19 @@ func New(db *gorm.DB, naming models.Naming, options store.Options) (*Store, erro
 	if err != nil {
 		return nil, err
 	}
-	return &Store{tables, operators.New(tables, operatorsForm)}, nil
+	s := &Store{Queries: operators.New(tables, operatorsForm)}
+	s.Common = base.NewCommon(tables, s, statements, operatorsForm.Form)
+	return s, nil
 }
+
+// statements are those of base.Common.
+var statements = base.Statements{Publishing: publishingSQL, Rejected: rejectedSQL, Requests: requestsSQL,
+	AddAudit: addAuditSQL, Siblings: siblingsSQL, AcceptKeys: acceptKeysSQL, AcceptDelete: acceptDeleteSQL,
+	ReleaseWaiting: releaseWaitingSQL, DeleteMarkers: deleteMarkersSQL, DeleteAudit: deleteAuditSQL,
+	DeleteRejected: deleteRejectedSQL, ExpiredSizes: expiredSizesSQL, ExpiredMessages: expiredMessagesSQL,
+	ExpiredStatuses: expiredStatusesSQL, LeaseOwner: leaseOwnerSQL, ReleaseLease: releaseLeaseSQL, Paused: pausedSQL,
+	SetPaused: setPausedSQL, FurthestBehind: furthestBehindSQL, ForgetPartitions: forgetPartitionsSQL,
+	WorkerLives: workerLivesSQL, DeleteWorkers: deleteWorkersSQL}
 
 // KeepSchema does nothing: SQLite has no search path.
 func (s *Store) KeepSchema(context.Context, gorm.ConnPool) error { return nil }
@@ -42,16 +50,6 @@ func (s *Store) SingleWriter() bool { return true }
 // CheckIsolation returns nothing: SQLite's transactions are serializable, and there is one writer.
 func (s *Store) CheckIsolation(context.Context, sql.IsolationLevel) ([]store.Warning, error) {
 	return nil, nil
-}
-
-// jsonList encodes an argument for json_each. Text must have passed CheckText, because JSON would replace invalid
-// UTF-8.
-func jsonList(list any) (string, error) {
-	text, err := json.Marshal(list)
-	if err != nil {
-		return "", fmt.Errorf("encode arguments: %w", err)
-	}
-	return string(text), nil
 }
 
 // Notify does nothing: SQLite has no notifications.

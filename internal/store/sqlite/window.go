@@ -39,13 +39,9 @@ const withinSQL = `
 		AND +id IN (SELECT value FROM json_each(?14))`
 
 // within returns a claim's statement and arguments for a window.
-func within(w *store.Window, statement string, args ...any) (string, []any, error) {
+func within(w *store.Window, statement string, args ...any) (string, []any) {
 	if w == nil {
-		return statement, args, nil
-	}
-	ids, err := jsonList(w.StatusIDs)
-	if err != nil {
-		return "", nil, err
+		return statement, args
 	}
 	for len(args) < 9 {
 		args = append(args, nil)
@@ -56,7 +52,7 @@ func within(w *store.Window, statement string, args ...any) (string, []any, erro
 		end, endID = place(w.End)
 	}
 	return strings.ReplaceAll(statement, isPendingSQL, isPendingSQL+withinSQL),
-		append(args, after, afterID, end, endID, ids), nil
+		append(args, after, afterID, end, endID, base.JSONList(w.StatusIDs))
 }
 
 // place returns a place as the due index has it, and one before each for nil.
@@ -70,10 +66,6 @@ func place(p *store.Place) (due, id string) {
 func (s *Store) NextWindow(
 	ctx context.Context, handlerKey string, after *store.Place, leave []string, now time.Time,
 ) (store.Window, error) {
-	namespaces, err := jsonList(leave)
-	if err != nil {
-		return store.Window{}, base.Doing("read a window of due statuses", err)
-	}
 	due, id := place(after)
 	rows, err := store.Query(ctx, s.Pool(ctx), s.Text(windowRowsSQL), func(rows *sql.Rows, r *base.WindowRow) error {
 		var at store.Stamp
@@ -84,6 +76,6 @@ func (s *Store) NextWindow(
 		err := at.Scan(r.Stored)
 		r.Due = at.Time
 		return err
-	}, handlerKey, store.SQLiteTime(now), due, id, namespaces)
+	}, handlerKey, store.SQLiteTime(now), due, id, base.JSONList(leave))
 	return base.WindowOf(after, rows), base.Doing("read a window of due statuses", err)
 }

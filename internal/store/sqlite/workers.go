@@ -63,11 +63,6 @@ func (s *Store) RecordDrain(ctx context.Context, w store.Worker, now time.Time) 
 	return base.Doing("record drain", err)
 }
 
-func (s *Store) WorkerLives(ctx context.Context, workerID string) (bool, error) {
-	found, err := store.Query(ctx, s.Pool(ctx), s.Text(workerLivesSQL), store.Value[string], workerID)
-	return len(found) == 1, base.Doing("read worker", err)
-}
-
 func (s *Store) StopWorker(ctx context.Context, workerID string, now time.Time) error {
 	_, err := store.Exec(ctx, s.Pool(ctx), s.Text(stopWorkerSQL), workerID, store.SQLiteTime(now))
 	return base.Doing("stop worker", err)
@@ -94,13 +89,4 @@ func (s *Store) EvictHolders(context.Context, []store.Ref, []string) (int, error
 func (s *Store) MarkReleased(ctx context.Context, workerID string, now time.Time) error {
 	_, err := store.Exec(ctx, s.Pool(ctx), s.Text(markReleasedSQL), workerID, store.SQLiteTime(now))
 	return base.Doing("mark worker released", err)
-}
-
-func (s *Store) DeleteWorkers(ctx context.Context, workerIDs []string) (int64, error) {
-	list, err := jsonList(workerIDs)
-	if err != nil {
-		return 0, base.Doing("delete workers", err)
-	}
-	deleted, err := store.Exec(ctx, s.Pool(ctx), s.Text(deleteWorkersSQL), list)
-	return deleted, base.Doing("delete workers", err)
 }
