@@ -78,14 +78,12 @@ type AuditFilter struct {
 func (o auditLog) Audit(ctx context.Context, filter AuditFilter, after Cursor, limit int) (Page[AuditEntry], error) {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
-	const list = "audit"
-	for _, each := range []struct{ name, text string }{{"actor", string(filter.Actor)}, {"action", string(filter.Action)},
-		{"target", filter.Target}} {
-		if err := checkText(each.name, each.text, 0, 0); err != nil {
-			return Page[AuditEntry]{}, err
-		}
+	err := checkTexts(argument{name: "actor", text: string(filter.Actor)},
+		argument{name: "action", text: string(filter.Action)}, argument{name: "target", text: filter.Target})
+	if err == nil {
+		err = checkAges(filter.From, filter.To)
 	}
-	if err := checkAges(filter.From, filter.To); err != nil {
+	if err != nil {
 		return Page[AuditEntry]{}, err
 	}
 	from, to := o.roughly(filter.From, filter.To)
@@ -93,14 +91,11 @@ func (o auditLog) Audit(ctx context.Context, filter AuditFilter, after Cursor, l
 	read := func(ctx context.Context, p place, depth, limit int) (part[store.AuditHit], error) {
 		scan := store.AuditScan{FromID: auditFrom(filter.From), BeforeID: min(p.ID, auditBefore(filter.To)), Depth: depth,
 			Limit: limit, Actor: string(filter.Actor), Action: string(filter.Action), Target: filter.Target, From: from, To: to}
-		rows, err := readMany(ctx, o.access, func(ctx context.Context, pool gorm.ConnPool) ([]store.AuditHit, error) {
-			return o.store.ScanAudit(ctx, pool, scan)
-		})
+		rows, err := o.store.ScanAudit(ctx, o.largePool(ctx), scan)
 		return parted(rows, placeAt, func(h store.AuditHit) (int, bool) { return h.Looked, h.Closes }), err
 	}
-	page, err := pageOf(ctx, list, filter, after, limit, false, read, placeAt, func(r store.AuditHit) bool {
-		return (filter.From.IsZero() || !r.OccurredAt.Before(filter.From)) &&
-			(filter.To.IsZero() || r.OccurredAt.Before(filter.To))
+	page, err := pageOf(ctx, "audit", filter, after, limit, false, read, placeAt, func(h store.AuditHit) bool {
+		return within(h.OccurredAt, filter.From, filter.To)
 	})
 	if err != nil {
 		return Page[AuditEntry]{}, fmt.Errorf("list the audit: %w", err)
@@ -122,9 +117,7 @@ func (o auditLog) details(ctx context.Context, entries []AuditEntry) error {
 	for i, entry := range entries {
 		ids[i] = entry.ID
 	}
-	details, err := read(ctx, o.access, func(ctx context.Context, pool gorm.ConnPool) (map[string]string, error) {
-		return o.store.AuditDetails(ctx, pool, ids)
-	})
+	details, err := o.store.AuditDetails(ctx, o.pool(ctx), ids)
 	for i := range entries {
 		entries[i].Detail = details[entries[i].ID]
 	}

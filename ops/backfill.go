@@ -13,7 +13,6 @@ import (
 	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/models"
 )
 
 // Backfill gives a handler the statuses that it lacks for stored messages, as redeliveries of them would. It covers
@@ -47,7 +46,7 @@ func (o statusActions) Backfill(
 		return fail(BulkResult{}, err)
 	}
 	result, err := o.inChunks(ctx, actor, ActionBackfill, b.target, b.filter, bulk, b.count,
-		func(ctx context.Context, chunk int) (BulkResult, error) { return b.run(ctx, chunk, bulk) })
+		b.run)
 	if err != nil {
 		return fail(result, err)
 	}
@@ -116,9 +115,7 @@ func (b *backfill) find(
 	if b.of.Shared {
 		scan.ReadsProperties = properties.ChannelBytes
 	}
-	read, err := readMany(ctx, b.access, func(ctx context.Context, pool gorm.ConnPool) ([]store.UnhandledMessage, error) {
-		return b.store.ScanUnhandled(ctx, pool, scan)
-	})
+	read, err := b.store.ScanUnhandled(ctx, b.largePool(ctx), scan)
 	if err != nil {
 		return nil, nil, 0, fmt.Errorf("find messages: %w", err)
 	}
@@ -126,7 +123,7 @@ func (b *backfill) find(
 		looked++
 		next = &place{ListPlace: m.Place}
 		if m.Lacks && (!b.of.Shared || properties.Channel(m.Properties) == b.of.Channel) && b.retained(m.ReceivedAt) &&
-			!m.ReceivedAt.Before(b.filter.From) && m.ReceivedAt.Before(b.filter.To) {
+			within(m.ReceivedAt, b.filter.From, b.filter.To) {
 			found = append(found, unhandled{number: m.Place.Number, id: m.ID, receivedAt: m.ReceivedAt})
 		}
 	}
@@ -154,14 +151,14 @@ func (b *backfill) count(ctx context.Context) (count Count, err error) {
 	return count, nil
 }
 
-func (b *backfill) run(ctx context.Context, chunk int, bulk Bulk) (result BulkResult, err error) {
+func (b *backfill) run(ctx context.Context, bulk Bulk) (result BulkResult, err error) {
 	for after := &b.begin; after != nil; {
 		found, next, looked, err := b.find(ctx, *after, backfillPage)
 		if err != nil {
 			return result, err
 		}
 		result.Looked += int64(looked)
-		for each := range slices.Chunk(found, chunk) {
+		for each := range slices.Chunk(found, bulk.ChunkSize) {
 			if bulk.Max > 0 {
 				left := bulk.Max - result.Done - result.Skipped
 				result.More = left < int64(len(each))
@@ -264,9 +261,7 @@ func (b *backfill) setLane(ctx context.Context, m *unhandled) error {
 	if !b.of.Handler.Ordered() {
 		return nil
 	}
-	message, err := read(ctx, b.access, func(ctx context.Context, pool gorm.ConnPool) (*models.Message, error) {
-		return b.store.LoadMessage(ctx, pool, m.number)
-	})
+	message, err := b.store.LoadMessage(ctx, b.pool(ctx), m.number)
 	if err != nil || message == nil { // gone: the lock will not find it either
 		return err
 	}

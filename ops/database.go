@@ -23,20 +23,18 @@ type access struct {
 	denials  denials
 }
 
-// within limits one statement or transaction to the statement timeout.
-func (o *access) within(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, o.opts.StatementTimeout)
-}
-
-// connect waits for one of the connections that this Ops may use. A caller that has one must not wait for a second: all
-// callers might wait for each other.
-func (o *access) connect(ctx context.Context) (release func(), err error) {
+// connected runs one statement or transaction, limited to the statement timeout, on one of the connections that this
+// Ops may use. One that runs must not wait for a second connection: all callers might wait for each other.
+func (o *access) connected(ctx context.Context, run func(context.Context) error) error {
 	select {
 	case o.inUse <- struct{}{}:
-		return func() { <-o.inUse }, nil
+		defer func() { <-o.inUse }()
 	case <-ctx.Done():
-		return nil, fmt.Errorf("wait for a connection (option Connections is %d): %w", o.opts.Connections, ctx.Err())
+		return fmt.Errorf("wait for a connection (option Connections is %d): %w", o.opts.Connections, ctx.Err())
 	}
+	ctx, cancel := context.WithTimeout(ctx, o.opts.StatementTimeout)
+	defer cancel()
+	return run(ctx)
 }
 
 // fewTimeouts is how many statement timeouts a whole call may take.
@@ -48,37 +46,18 @@ func (o *access) bounded(ctx context.Context) (context.Context, context.CancelFu
 	return context.WithTimeout(ctx, fewTimeouts*o.opts.StatementTimeout)
 }
 
-// read runs a query outside of any transaction. The application's logger and plugins are bypassed, and every statement
-// reaches the primary (contract 3.7).
-func read[T any](ctx context.Context, o *access, query func(context.Context, gorm.ConnPool) (T, error)) (T, error) {
-	return readFrom(ctx, o, o.singles, query)
-}
+// pool returns a pool that runs each statement by itself, as connected does, outside of any transaction. The
+// application's logger and plugins are bypassed, and every statement reaches the primary (contract 3.7).
+func (o *access) pool(ctx context.Context) gorm.ConnPool { return o.singles.Pool(ctx) }
 
-// readMany is read for a query that may read thousands of rows (see store.Singles.WithoutJIT).
-func readMany[T any](ctx context.Context, o *access, query func(context.Context, gorm.ConnPool) (T, error)) (T, error) {
-	return readFrom(ctx, o, o.singles.WithoutJIT(), query)
-}
-
-func readFrom[T any](ctx context.Context, o *access, from store.Singles,
-	query func(context.Context, gorm.ConnPool) (T, error)) (found T, err error) {
-	release, err := o.connect(ctx)
-	if err != nil {
-		return found, err
-	}
-	defer release()
-	ctx, cancel := o.within(ctx)
-	defer cancel()
-	return query(ctx, from.Pool(ctx))
+// largePool is pool for statements that may read thousands of rows (see store.Singles.WithoutJIT).
+func (o *access) largePool(ctx context.Context) gorm.ConnPool {
+	return o.singles.WithoutJIT().Pool(ctx)
 }
 
 // act runs work in a transaction of at most the statement timeout, and commits unless work fails.
 func (o *access) act(ctx context.Context, work func(ctx context.Context, tx *gorm.DB) error) error {
-	release, err := o.connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer release()
-	ctx, cancel := o.within(ctx)
-	defer cancel()
-	return o.store.Act(ctx, func(tx *gorm.DB) error { return work(ctx, tx) })
+	return o.connected(ctx, func(ctx context.Context) error {
+		return o.store.Act(ctx, func(tx *gorm.DB) error { return work(ctx, tx) })
+	})
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/internal/properties"
-	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/redact"
 )
@@ -113,10 +112,8 @@ func (o messageViews) Message(ctx context.Context, actor Actor, ref MessageRef) 
 
 // check reports a reference that no message can have.
 func (r MessageRef) check() error {
-	if err := checkText("message ID", r.ID, 1, columns.MaxMessageID); err != nil {
-		return err
-	}
-	return checkText("namespace", r.Namespace, 0, columns.MaxChannel)
+	return checkTexts(argument{"message ID", r.ID, 1, columns.MaxMessageID},
+		argument{"namespace", r.Namespace, 0, columns.MaxChannel})
 }
 
 // inNamespace is the detail of an audit row.
@@ -213,9 +210,7 @@ func isStuck(s Status, workers []Worker) bool {
 
 // statusesIn returns a message's statuses, each with its place in its lane.
 func (o messageViews) statusesIn(ctx context.Context, m Message) ([]StatusDetail, error) {
-	stored, err := read(ctx, o.access, func(ctx context.Context, pool gorm.ConnPool) ([]store.StatusRow, error) {
-		return o.store.StatusesOf(ctx, pool, m.Number, maxListed)
-	})
+	stored, err := o.store.StatusesOf(ctx, o.pool(ctx), m.Number, maxListed)
 	if err != nil {
 		return nil, err
 	}

@@ -42,9 +42,7 @@ func untilDatabaseAnswers(ctx context.Context, do func() error) error {
 // waits until the database answers.
 func (o *access) committed(ctx context.Context, auditID string, why error) (found bool, err error) {
 	err = untilDatabaseAnswers(ctx, func() error {
-		details, err := read(ctx, o, func(ctx context.Context, pool gorm.ConnPool) (map[string]string, error) {
-			return o.store.AuditDetails(ctx, pool, []string{auditID})
-		})
+		details, err := o.store.AuditDetails(ctx, o.pool(ctx), []string{auditID})
 		found = len(details) > 0
 		return err
 	})

@@ -55,10 +55,6 @@ func (o rejections) reAcceptMatching(
 	if err := actor.check(); err != nil {
 		return fail(err)
 	}
-	bulk, err := bulk.checked()
-	if err != nil {
-		return fail(err)
-	}
 	if filter == (RejectedFilter{}) {
 		return fail(badInput("filter", "it takes every rejected message: name the channel"))
 	}
@@ -70,29 +66,17 @@ func (o rejections) reAcceptMatching(
 		return fail(err)
 	}
 	filter.Reason = o.redactor.Error(redact.Value{}, filter.Reason) // for the audit
-	if bulk.DryRun {
+	count := func(ctx context.Context) (Count, error) {
 		found, err := s.find(ctx, s.start(), lookLimit)
-		result.Matched = Count{N: int64(len(found.items)), Capped: found.next != nil}
-		if err == nil {
-			err = o.note(ctx, actor, ActionReAccept, allRejected,
-				countDetail{Event: "counted", Filter: filter, Matched: result.Matched.N, Capped: result.Matched.Capped})
-		}
-		if err != nil {
-			result = BulkResult{}
-			return fail(err)
-		}
-		return result, nil
+		return Count{N: int64(len(found.items)), Capped: found.next != nil}, err
 	}
-	r := &reAccepting{rejections: o, actor: actor, filter: filter, request: request, reasons: map[string]int64{}}
-	err = r.all(ctx, s, bulk)
-	r.result.Reasons = r.mostFrequent()
-	result = r.result
-	end := endDetail{Event: "ended", Filter: filter, Done: result.Done, Duplicates: result.Duplicates,
-		StillBad: result.StillBad, Skipped: result.Skipped, More: result.More}
-	if err != nil {
-		end.Error = o.redactor.Error(redact.Value{}, err.Error())
+	run := func(ctx context.Context, bulk Bulk) (BulkResult, error) {
+		r := &reAccepting{rejections: o, actor: actor, filter: filter, request: request, reasons: map[string]int64{}}
+		err := r.all(ctx, s, bulk)
+		r.result.Reasons = r.mostFrequent()
+		return r.result, err
 	}
-	if err = errors.Join(err, o.noteAnyway(ctx, actor, ActionReAccept, allRejected, end)); err != nil {
+	if result, err = o.inChunks(ctx, actor, ActionReAccept, allRejected, filter, bulk, count, run); err != nil {
 		return fail(err)
 	}
 	return result, nil

@@ -66,9 +66,7 @@ func (o rejections) ReAcceptRequested(ctx context.Context, channels []string) er
 	at, id := now.Add(-requestsLast), uuid.Nil.String()
 	for {
 		page, cancel := o.bounded(ctx)
-		requests, err := read(page, o.access, func(ctx context.Context, pool gorm.ConnPool) ([]store.ReAcceptRequest, error) {
-			return o.store.RequestedReAccepts(ctx, pool, at, id, MaxLimit)
-		})
+		requests, err := o.store.RequestedReAccepts(page, o.pool(page), at, id, MaxLimit)
 		cancel()
 		if err != nil {
 			return fmt.Errorf("list requests to accept again: %w", err)
