@@ -102,13 +102,9 @@ func New(cfg Config) (*Acceptor, error) {
 	}
 	a := &Acceptor{
 		store: cfg.Store, registry: cfg.Registry, channels: map[string]*Options{}, unstored: map[string]bool{},
-		opts:             cfg.Options,
-		statementTimeout: cfg.StatementTimeout, retention: cfg.Retention,
-		clock: cfg.Clock,
-		log:   cfg.Logger, counters: cfg.Counters, measure: cfg.Instruments, hooks: cfg.Hooks, wake: cfg.Wake,
-		notifyTx: cfg.NotifyTx,
-		reserve:  cfg.Reserve,
-		runAgain: cfg.RunAgain,
+		opts: cfg.Options, statementTimeout: cfg.StatementTimeout, retention: cfg.Retention, clock: cfg.Clock,
+		log: cfg.Logger, counters: cfg.Counters, measure: cfg.Instruments, hooks: cfg.Hooks, wake: cfg.Wake,
+		notifyTx: cfg.NotifyTx, reserve: cfg.Reserve, runAgain: cfg.RunAgain,
 		decoders: map[string]*envelope.Decoder{}, namespaces: cfg.Namespaces, redactor: cfg.Redactor,
 	}
 	standard, err := envelope.NewDecoder(envelope.DefaultDecoderConfig(), cfg.Logger)

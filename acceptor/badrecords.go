@@ -114,8 +114,8 @@ func (in *intake) bad(r envelope.Record, err error) envelope.Result {
 }
 
 func isUnrouted(err error) bool {
-	var reason *InvalidError
-	return errors.As(err, &reason) && reason.Reason == reasonUnrouted
+	reason, ok := errors.AsType[*InvalidError](err)
+	return ok && reason.Reason == reasonUnrouted
 }
 
 // reason returns why a record is bad, as it is stored and published. It redacts the text before
@@ -160,18 +160,13 @@ func (a *Acceptor) rejection(channel string, r envelope.Record, reason error) mo
 	if reason != nil {
 		text = a.reason(channel, "", reason)
 	}
-	headers := ""
+	headers := properties.SerializeHeaders(r.Headers)
 	if r.RawHeaders != nil {
 		headers = properties.SerializeRawHeaders(r.RawHeaders)
-	} else {
-		headers = properties.SerializeHeaders(r.Headers)
 	}
-	return models.RejectedMessage{
-		ID: uuid.Must(uuid.NewV7()).String(), Channel: channel, Topic: r.Topic, Partition: int32(r.Partition),
-		Offset:    r.Offset,
-		Timestamp: r.Timestamp.UTC(), Key: r.Key, Value: r.Value, Headers: headers, Reason: text,
-		RejectedAt: a.clock.Now(),
-	}
+	return models.RejectedMessage{ID: uuid.Must(uuid.NewV7()).String(), Channel: channel, Topic: r.Topic,
+		Partition: int32(r.Partition), Offset: r.Offset, Timestamp: r.Timestamp.UTC(), Key: r.Key, Value: r.Value,
+		Headers: headers, Reason: text, RejectedAt: a.clock.Now()}
 }
 
 // reportBad counts and logs bad records, after the accept has succeeded: a failing accept is retried for
@@ -188,7 +183,7 @@ func (in *intake) reportBad(received []envelope.Received, results []envelope.Res
 		if r.Err == nil || r.Disposition == envelope.DeadLetter {
 			continue
 		}
-		if after := (*afterHaltError)(nil); errors.As(r.Err, &after) {
+		if _, after := errors.AsType[*afterHaltError](r.Err); after {
 			continue
 		}
 		in.counters.OfChannel(telemetry.Rejected, in.channel, 1)

@@ -192,12 +192,10 @@ func rejectedError(id string, err error) error {
 // rejectedRecord is the inverse of rejection. Only a timestamp outside the years 1 to 9999 was
 // altered when the row was stored.
 func rejectedRecord(row models.RejectedMessage) (envelope.Record, error) {
-	record := envelope.Record{
-		Topic: row.Topic, Partition: int(row.Partition), Offset: row.Offset, Timestamp: row.Timestamp.UTC(), Key: row.Key,
-		Value: row.Value,
-	}
+	record := envelope.Record{Topic: row.Topic, Partition: int(row.Partition), Offset: row.Offset,
+		Timestamp: row.Timestamp.UTC(), Key: row.Key, Value: row.Value}
 	raw, unread, err := properties.RawHeaders(row.Headers)
-	if cut := (*properties.CutError)(nil); errors.As(err, &cut) {
+	if cut, ok := errors.AsType[*properties.CutError](err); ok {
 		return record, &InvalidError{Reason: reasonCut, Err: cut}
 	}
 	if unread {

@@ -240,7 +240,6 @@ func (in *intake) countEmpty(received []envelope.Received, results []envelope.Re
 		record := received[first].Record
 		in.log.Warn("inbox: records hold an empty batch of events and no message, they are passed and counted; logged once",
 			zap.String(telemetry.FieldChannel, in.channel), zap.String(telemetry.FieldTopic, record.Topic),
-			zap.Int(telemetry.FieldPartition, record.Partition),
-			zap.Int64(telemetry.FieldOffset, record.Offset))
+			zap.Int(telemetry.FieldPartition, record.Partition), zap.Int64(telemetry.FieldOffset, record.Offset))
 	}
 }

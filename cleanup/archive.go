@@ -66,10 +66,8 @@ func (r *run) archiveBatch(ctx context.Context, req store.CleanupRequest) (store
 		return result, err
 	}
 	for numbers := found.MessageNumbers; len(numbers) > 0 && !r.givenUp; {
-		var (
-			loaded []store.ExpiredMessage
-			read   int
-		)
+		var loaded []store.ExpiredMessage
+		var read int
 		err := r.bounded(ctx, func(ctx context.Context) (err error) {
 			loaded, read, err = r.store.LoadExpired(ctx, req, numbers[:min(len(numbers), archiveRows, req.Limit)], archiveBytes)
 			return err

@@ -19,9 +19,8 @@ import (
 // byTable returns the counts of a run by table, as the metrics show them.
 func byTable(d handler.Deleted) []telemetry.Deletions {
 	return []telemetry.Deletions{{Table: "messages", Rows: d.Messages}, {Table: "statuses", Rows: d.Statuses},
-		{Table: "markers", Rows: d.Markers},
-		{Table: "audit", Rows: d.Audit}, {Table: "rejected", Rows: d.Rejected}, {Table: "workers", Rows: d.Workers},
-		{Table: "leases", Rows: d.Leases}}
+		{Table: "markers", Rows: d.Markers}, {Table: "audit", Rows: d.Audit}, {Table: "rejected", Rows: d.Rejected},
+		{Table: "workers", Rows: d.Workers}, {Table: "leases", Rows: d.Leases}}
 }
 
 func fieldsOf(d handler.Deleted) []zap.Field {

@@ -80,12 +80,10 @@ func New(cfg Config) (*Cleaner, error) {
 	if cfg.Record == nil {
 		cfg.Record = func(context.Context) error { return nil }
 	}
-	return &Cleaner{
-		store: cfg.Store, opts: cfg.Options, archive: cfg.Archive, record: cfg.Record,
-		statementTimeout: cfg.StatementTimeout,
-		workerAge:        max(store.DrainKept, cfg.WorkerAge), clock: cfg.Clock, log: cfg.Logger, measure: cfg.Instruments,
-		walked: walked{retentions: retentionsOf(cfg.Options, cfg.Handlers), every: cfg.EveryHandler},
-	}, nil
+	return &Cleaner{store: cfg.Store, opts: cfg.Options, archive: cfg.Archive, record: cfg.Record,
+		statementTimeout: cfg.StatementTimeout, workerAge: max(store.DrainKept, cfg.WorkerAge), clock: cfg.Clock,
+		log: cfg.Logger, measure: cfg.Instruments,
+		walked: walked{retentions: retentionsOf(cfg.Options, cfg.Handlers), every: cfg.EveryHandler}}, nil
 }
 
 // Start cleans once every CleanupInterval, for the first time after one interval. It does nothing if there is nothing

@@ -89,8 +89,9 @@ func (o auditLog) Audit(ctx context.Context, filter AuditFilter, after Cursor, l
 	from, to := o.roughly(filter.From, filter.To)
 	placeAt := func(h store.AuditHit) place { return place{ListPlace: store.ListPlace{ID: h.ID}} }
 	read := func(ctx context.Context, p place, depth, limit int) (part[store.AuditHit], error) {
-		scan := store.AuditScan{FromID: auditFrom(filter.From), BeforeID: min(p.ID, auditBefore(filter.To)), Depth: depth,
-			Limit: limit, Actor: string(filter.Actor), Action: string(filter.Action), Target: filter.Target, From: from, To: to}
+		scan := store.AuditScan{FromID: auditID(filter.From, -auditMargin, uuid.Nil),
+			BeforeID: min(p.ID, auditID(filter.To, auditMargin, uuid.Max)), Depth: depth, Limit: limit,
+			Actor: string(filter.Actor), Action: string(filter.Action), Target: filter.Target, From: from, To: to}
 		rows, err := o.store.ScanAudit(ctx, o.largePool(ctx), scan)
 		return parted(rows, placeAt, func(h store.AuditHit) (int, bool) { return h.Looked, h.Closes }), err
 	}
@@ -240,22 +241,11 @@ func putTime(id *uuid.UUID, at int64) {
 // programs may use another clock.
 const auditMargin = time.Hour
 
-// auditFrom returns an ID before the IDs of all audit rows since t.
-func auditFrom(t time.Time) string {
-	id := uuid.Nil
+// auditID returns an ID with the time of t plus a margin, or with its own if t is zero.
+func auditID(t time.Time, margin time.Duration, id uuid.UUID) string {
 	if !t.IsZero() {
-		putTime(&id, placeInTime(t.Add(-auditMargin)))
+		putTime(&id, placeInTime(t.Add(margin)))
 	}
-	return id.String()
-}
-
-// auditBefore returns an ID after the IDs of all audit rows until t.
-func auditBefore(t time.Time) string {
-	if t.IsZero() {
-		return lastID
-	}
-	id := uuid.Max
-	putTime(&id, placeInTime(t.Add(auditMargin)))
 	return id.String()
 }
 

@@ -72,7 +72,7 @@ func (o statusActions) DiscardMatching(ctx context.Context, actor Actor, filter 
 
 const defaultChunk = 200
 
-// errNothing rolls back a chunk that changed nothing: it needs no audit row.
+// errNothing rolls back a part that changed nothing: it needs no audit row. auditedThrough returns nil for it.
 var errNothing = errors.New("nothing was changed")
 
 func (o statusActions) actOnMatching(
@@ -257,10 +257,7 @@ func (o statusActions) actOnChunk(ctx context.Context, actor Actor, action Actio
 		}
 		return detail, err
 	})
-	if errors.Is(err, errNothing) {
-		return 0, nil
-	}
-	if err != nil {
+	if err != nil || len(done) == 0 {
 		return 0, err
 	}
 	o.wakeAfter(ctx, action == ActionRetry, done)

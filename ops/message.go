@@ -155,8 +155,7 @@ func (o messageViews) loadMessage(ctx context.Context, pool gorm.ConnPool, ref M
 // redactedMessage returns a message as operators see it, without its statuses.
 func (o messageViews) redactedMessage(stored models.Message) Message {
 	m := Message{ID: stored.ID, Namespace: stored.Namespace, Number: int64(stored.Number), Transport: stored.TransportName,
-		Type: stored.Type, Source: stored.Source,
-		ContentType: stored.ContentType, ReceivedAt: stored.ReceivedAt}
+		Type: stored.Type, Source: stored.Source, ContentType: stored.ContentType, ReceivedAt: stored.ReceivedAt}
 	p, err := properties.Parse(stored.SerializedProperties)
 	if err != nil {
 		m.PropertiesProblem = err.Error()

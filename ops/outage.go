@@ -58,6 +58,9 @@ func (o *access) auditedThrough(ctx context.Context, actor Actor, action Action,
 ) error {
 	for try := 1; ; try++ {
 		id, err := o.auditedAs(ctx, actor, action, target, work)
+		if errors.Is(err, errNothing) {
+			return nil
+		}
 		if err == nil || !lost(err) || try == bulkTries || ctx.Err() != nil {
 			return err
 		}

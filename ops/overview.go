@@ -186,9 +186,7 @@ func (o *Ops) laneRule(handlerKey string) (rule store.LaneRule, ordered bool, er
 
 // judgeLanes subtracts from the due statuses those that are not first in their lane, marked as waiting or not: no claim
 // takes them.
-func (o *Ops) judgeLanes(
-	ctx context.Context, out HandlerOverview, due int64, now time.Time,
-) (HandlerOverview, error) {
+func (o *Ops) judgeLanes(ctx context.Context, out HandlerOverview, due int64, now time.Time) (HandlerOverview, error) {
 	rule, ordered, err := o.laneRule(out.HandlerKey)
 	if err != nil || !ordered {
 		return out, err

@@ -42,14 +42,13 @@ func (o rejections) requestReAccept(ctx context.Context, actor Actor, id string,
 	if err != nil {
 		return fmt.Errorf("%s %s: %w", ActionReAccept, target, err)
 	}
-	return o.audited(ctx, actor, ActionReAccept, target,
-		func(ctx context.Context, tx *gorm.DB) (any, error) {
-			requested, err := o.store.RequestReAccept(ctx, tx.Statement.ConnPool, id, string(actor), now)
-			if err == nil && !requested {
-				err = ErrNotFound
-			}
-			return reAcceptDetail{"requested", filter}, err
-		})
+	return o.audited(ctx, actor, ActionReAccept, target, func(ctx context.Context, tx *gorm.DB) (any, error) {
+		requested, err := o.store.RequestReAccept(ctx, tx.Statement.ConnPool, id, string(actor), now)
+		if err == nil && !requested {
+			err = ErrNotFound
+		}
+		return reAcceptDetail{"requested", filter}, err
+	})
 }
 
 // requestedTimeout bounds one request, including its handlers' waits.

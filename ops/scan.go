@@ -124,9 +124,7 @@ func scannedOfKeys(read []hit, depth int) (s scanned) {
 func newer(a, b place) int { return cmp.Or(cmp.Compare(b.At, a.At), cmp.Compare(b.ID, a.ID)) }
 
 // scanOf returns what a statement is to read.
-func (o statusSearch) scanOf(
-	f *filter, st store.Stage, keys []string, after place, depth, limit int,
-) store.StatusScan {
+func (o statusSearch) scanOf(f *filter, st store.Stage, keys []string, after place, depth, limit int) store.StatusScan {
 	after.At = cmp.Or(after.At, lastTime)
 	oldest, before := o.roughly(f.From, f.To)
 	return store.StatusScan{Stage: st, HandlerKeys: keys, After: after.ListPlace, Depth: depth, Limit: limit,

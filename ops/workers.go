@@ -139,8 +139,8 @@ func (o processes) Workers(ctx context.Context) ([]Worker, error) {
 	workers := make([]Worker, len(stored))
 	for i, w := range stored {
 		workers[i] = Worker{ID: w.ID, Host: w.Host, PID: w.PID, HandlerKeys: w.HandlerKeys, StartedAt: w.StartedAt,
-			SilentFor: w.SilentFor,
-			Stopped:   w.Stopped, Released: w.Released, Alive: !w.Stopped && !w.Released && w.SilentFor < aliveFor}
+			SilentFor: w.SilentFor, Stopped: w.Stopped, Released: w.Released,
+			Alive: !w.Stopped && !w.Released && w.SilentFor < aliveFor}
 		if workers[i].Reasons, err = o.reasons(w.Health); err != nil {
 			return nil, fmt.Errorf("health of worker %s: %w", w.ID, err)
 		}
@@ -177,8 +177,7 @@ func reasonsOf(workers []Worker) []HealthReason {
 		for _, r := range w.Reasons {
 			same := func(other HealthReason) bool {
 				return other.Code == r.Code && other.State == r.State && other.Channel == r.Channel &&
-					other.HandlerKey == r.HandlerKey &&
-					(r.HandlerKey != "" || other.Detail == r.Detail)
+					other.HandlerKey == r.HandlerKey && (r.HandlerKey != "" || other.Detail == r.Detail)
 			}
 			if i := slices.IndexFunc(all, same); i >= 0 {
 				all[i].Workers++

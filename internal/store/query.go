@@ -23,36 +23,29 @@ func WithContextError(ctx context.Context, err error) error {
 func Query[T any](
 	ctx context.Context, pool gorm.ConnPool, statement string, scan func(*sql.Rows, *T) error, args ...any,
 ) (found []T, err error) {
-	err = RunAlone(ctx, pool, func(ctx context.Context, pool gorm.ConnPool) (err error) {
-		found, err = collect(ctx, pool, statement, scan, args)
-		return err
+	err = RunAlone(ctx, pool, func(ctx context.Context, pool gorm.ConnPool) error {
+		found = nil // also of a try before
+		rows, err := pool.QueryContext(ctx, statement, args...)
+		if err != nil {
+			return WithContextError(ctx, err)
+		}
+		defer rows.Close()
+		for rows.Next() {
+			var row T
+			if err := scan(rows, &row); err != nil {
+				return err
+			}
+			found = append(found, row)
+		}
+		if err := rows.Err(); err != nil {
+			return WithContextError(ctx, err)
+		}
+		return WithContextError(ctx, rows.Close())
 	})
 	if err != nil {
 		return nil, err
 	}
 	return found, nil
-}
-
-func collect[T any](
-	ctx context.Context, pool gorm.ConnPool, statement string, scan func(*sql.Rows, *T) error, args []any,
-) ([]T, error) {
-	rows, err := pool.QueryContext(ctx, statement, args...)
-	if err != nil {
-		return nil, WithContextError(ctx, err)
-	}
-	defer rows.Close()
-	var found []T
-	for rows.Next() {
-		var row T
-		if err := scan(rows, &row); err != nil {
-			return nil, err
-		}
-		found = append(found, row)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, WithContextError(ctx, err)
-	}
-	return found, WithContextError(ctx, rows.Close())
 }
 
 // Value scans a row of one column.

@@ -92,9 +92,7 @@ func (s single) runAlone(ctx context.Context, statement func(context.Context, go
 }
 
 // RunAlone runs one statement on any kind of pool. On a pool of Singles that may need a transaction.
-func RunAlone(
-	ctx context.Context, pool gorm.ConnPool, statement func(context.Context, gorm.ConnPool) error,
-) error {
+func RunAlone(ctx context.Context, pool gorm.ConnPool, statement func(context.Context, gorm.ConnPool) error) error {
 	own, ok := pool.(single)
 	switch {
 	case !ok:

@@ -18,10 +18,8 @@ var errConflict = errors.New("a message ID is known with another type, source or
 // RejectedRows holds the statements on one rejected message by its ID.
 type RejectedRows struct{ Load, Remove, Reason string }
 
-// LoadRejected distinguishes an empty key or value from a missing one by separate columns, because drivers differ in
-// how they return an empty blob.
 func (c Common) LoadRejected(ctx context.Context, id string) (models.RejectedMessage, error) {
-	found, err := store.Query(ctx, c.Pool(ctx), c.Text(c.sql.Rejected.Load), scanRejected, id)
+	found, err := store.Query(ctx, c.Pool(ctx), c.Text(c.sql.Rejected.Load), ScanRejected, id)
 	if err == nil && len(found) == 0 {
 		err = store.ErrRejectedGone
 	}
@@ -31,19 +29,11 @@ func (c Common) LoadRejected(ctx context.Context, id string) (models.RejectedMes
 	return found[0], nil
 }
 
-func scanRejected(rows *sql.Rows, m *models.RejectedMessage) error {
-	var timestamp, rejectedAt store.Stamp
-	var hasKey, hasValue bool
-	err := rows.Scan(&m.ID, &m.Channel, &m.Topic, &m.Partition, &m.Offset, &timestamp, &hasKey, &m.Key, &hasValue,
-		&m.Value,
-		&m.Headers, &m.Reason, &rejectedAt)
-	m.Timestamp, m.RejectedAt = timestamp.Time, rejectedAt.Time
-	if hasKey {
-		m.Key = Filled(m.Key)
-	}
-	if hasValue {
-		m.Value = Filled(m.Value)
-	}
+// ScanRejected scans a rejected message.
+func ScanRejected(rows *sql.Rows, m *models.RejectedMessage) error {
+	var whole store.UnpublishedRejected
+	err := scanUnpublishedRejected(rows, &whole)
+	*m = whole.RejectedMessage
 	return err
 }
 

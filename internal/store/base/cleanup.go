@@ -84,7 +84,7 @@ func (c Common) LoadExpired(
 		return nil, 0, Doing("size expired messages", err)
 	}
 	numbers = fitBytes(numbers, sizes, maxBytes)
-	messages, err := store.Query(ctx, pool, c.Text(c.sql.ExpiredMessages), scanMessage, listArgument(c, numbers))
+	messages, err := store.Query(ctx, pool, c.Text(c.sql.ExpiredMessages), ScanMessage, listArgument(c, numbers))
 	if err != nil {
 		return nil, 0, Doing("load expired messages", err)
 	}
@@ -158,8 +158,8 @@ func Deletions(expired []store.ExpiredMessage) (whole []int64, statuses []models
 	return whole, statuses
 }
 
-// scanMessage scans a message with its content.
-func scanMessage(rows *sql.Rows, m *models.Message) error {
+// ScanMessage scans a message with its content. A separate column distinguishes an empty ordering key from none.
+func ScanMessage(rows *sql.Rows, m *models.Message) error {
 	var received store.Stamp
 	var ordered bool
 	err := rows.Scan(&m.ID, &m.Namespace, &m.Number, &m.TransportName, &m.Type, &m.Source, &m.Content, &m.ContentType,

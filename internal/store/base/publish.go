@@ -20,9 +20,7 @@ type Publishing struct {
 // noID comes before every ID.
 const noID = "00000000-0000-0000-0000-000000000000"
 
-func (c Common) Unpublished(
-	ctx context.Context, handlerKey, after string, limit int,
-) ([]store.UnpublishedRef, error) {
+func (c Common) Unpublished(ctx context.Context, handlerKey, after string, limit int) ([]store.UnpublishedRef, error) {
 	return c.unpublished(ctx, c.sql.Statuses, handlerKey, after, limit)
 }
 
@@ -83,7 +81,8 @@ func scanUnpublished(rows *sql.Rows, u *store.Unpublished) error {
 	return err
 }
 
-// scanUnpublishedRejected scans a rejected message. Its headers are NULL if they are left out.
+// scanUnpublishedRejected scans a rejected message. It distinguishes an empty key or value from a missing one by
+// separate columns, because drivers differ in how they return an empty blob. Its headers are NULL if they are left out.
 func scanUnpublishedRejected(rows *sql.Rows, u *store.UnpublishedRejected) error {
 	var timestamp, rejectedAt store.Stamp
 	var hasKey, hasValue bool

@@ -26,30 +26,25 @@ func JSONList[T any](list []T) string {
 	if list == nil {
 		return "[]"
 	}
-	text, err := json.Marshal(list)
-	if err != nil {
-		panic(err) // texts, numbers and booleans have a form in JSON
-	}
-	return string(text)
+	return inJSON(list)
 }
 
-// Sanitized is SanitizeError for a text that may be NULL.
-func Sanitized(text *string) *string {
-	if text == nil {
-		return nil
+func inJSON(value any) string {
+	text, err := json.Marshal(value)
+	if err != nil {
+		panic(err) // texts, numbers, booleans, and lists and maps of them, have a form in JSON
 	}
-	clean := store.SanitizeError(*text)
-	return &clean
+	return string(text)
 }
 
 // Failure returns a settlement's error text as its row stores it, and the fingerprint of that text. Both are nil if the
 // row keeps its values.
 func Failure(s store.Settlement) (text, named *string) {
-	if text = Sanitized(s.LastError); text == nil {
+	if s.LastError == nil {
 		return nil, nil
 	}
-	name := fingerprint.Of(s.HandlerKey, *text)
-	return text, &name
+	clean := store.SanitizeError(*s.LastError)
+	return &clean, new(fingerprint.Of(s.HandlerKey, clean))
 }
 
 // StoredMessage holds a claim's message columns, all NULL if the message's row is gone.
@@ -147,17 +142,8 @@ func ByID(rows []IdentifiedState) map[string]store.State {
 	return states
 }
 
-// RefColumns are the columns that ScanRef scans.
+// RefColumns are the columns of a store.Ref, in the order of ScanOpenClaim.
 const RefColumns = `id, message_number, message_id, handler_key, version, error_count, abandoned_count, interrupted_count, lane_handler, lane_key`
-
-// ScanRef scans a status at its version.
-func ScanRef(rows *sql.Rows, r *store.Ref) error {
-	var lane LaneColumns
-	err := rows.Scan(&r.StatusID, &r.MessageNumber, &r.MessageID, &r.HandlerKey, &r.Version, &r.ErrorCount,
-		&r.AbandonedCount, &r.InterruptedCount, &lane.Handler, &lane.Key)
-	r.Lane = lane.Lane()
-	return err
-}
 
 // OpenClaimRow is a row of the query for open claims.
 type OpenClaimRow struct {
@@ -208,9 +194,6 @@ func ScanBacklog(rows *sql.Rows, c *BacklogRow) error {
 
 // Backlog converts the counts. most is the bound of each count: one that reaches it is capped.
 func (c BacklogRow) Backlog(most int) store.Backlog {
-	return store.Backlog{
-		HandlerKey: c.Key, Due: c.due, Waiting: c.behind + c.waiting, Processing: c.processing, Poisoned: c.poisoned,
-		OldestDue: c.oldest.Time,
-		Capped:    c.n >= most || c.waiting >= most || c.poisoned >= most,
-	}
+	return store.Backlog{HandlerKey: c.Key, Due: c.due, Waiting: c.behind + c.waiting, Processing: c.processing,
+		Poisoned: c.poisoned, OldestDue: c.oldest.Time, Capped: c.n >= most || c.waiting >= most || c.poisoned >= most}
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"fmt"
 	"maps"
 	"slices"
 
@@ -22,16 +21,12 @@ func (c Common) DeleteWorkers(ctx context.Context, workerIDs []string) (int64, e
 }
 
 // HandlerKeysJSON encodes a worker's handler keys and their namespaces as an object.
-func HandlerKeysJSON(w store.Worker) (string, error) {
+func HandlerKeysJSON(w store.Worker) string {
 	namespaces := map[string]string{}
 	for _, key := range w.HandlerKeys {
 		namespaces[key] = w.Namespaces[key]
 	}
-	keys, err := json.Marshal(namespaces)
-	if err != nil {
-		return "", fmt.Errorf("heartbeat: handler keys: %w", err)
-	}
-	return string(keys), nil
+	return inJSON(namespaces)
 }
 
 // HealthJSON returns a worker's health. It is never empty.

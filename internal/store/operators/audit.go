@@ -33,12 +33,8 @@ func (q Queries) ScanAudit(ctx context.Context, pool gorm.ConnPool, scan store.A
 		err := rows.Scan(&h.Closes, &h.Looked, &h.ID, &h.Actor, &h.Action, &h.Target, &occurred, &h.DatabaseRole, &rank)
 		h.OccurredAt = occurred.Time
 		return err
-	}, q.auditArguments(scan)...)
-}
-
-func (q Queries) auditArguments(scan store.AuditScan) []any {
-	return []any{scan.BeforeID, scan.Depth, scan.Limit, scan.Actor, scan.Action, scan.Target, q.form.Time(scan.From),
-		q.form.Time(scan.To), scan.FromID}
+	}, scan.BeforeID, scan.Depth, scan.Limit, scan.Actor, scan.Action, scan.Target, q.form.Time(scan.From),
+		q.form.Time(scan.To), scan.FromID)
 }
 
 // auditDetails uses the audit's primary key.

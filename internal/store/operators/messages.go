@@ -7,6 +7,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -20,29 +21,13 @@ func (q Queries) Namesakes(ctx context.Context, pool gorm.ConnPool, id, namespac
 	}, id, namespace)
 }
 
-// loadMessage uses the unique index on the messages' numbers. A separate column distinguishes an empty ordering key
-// from none, because drivers differ in what they return for an empty blob.
+// loadMessage uses the unique index on the messages' numbers.
 const loadMessage = `
-SELECT id, namespace, number, transport_name, type, source, content, content_type, serialized_properties, ordering_key IS NOT NULL, ordering_key, received_at
+SELECT id, namespace, number, transport_name, type, source, content, content_type, serialized_properties, ordering_key, ordering_key IS NOT NULL, received_at
 FROM {messages} WHERE number = $1`
 
 func (q Queries) LoadMessage(ctx context.Context, pool gorm.ConnPool, number int64) (*models.Message, error) {
-	return one(ctx, q, pool, loadMessage, func(rows *sql.Rows, m *models.Message) error {
-		var received store.Stamp
-		var ordered bool
-		err := rows.Scan(&m.ID, &m.Namespace, &m.Number, &m.TransportName, &m.Type, &m.Source, &m.Content, &m.ContentType,
-			&m.SerializedProperties, &ordered, &m.OrderingKey, &received)
-		m.ReceivedAt, m.OrderingKey = received.Time, present(m.OrderingKey, ordered)
-		return err
-	}, number)
-}
-
-// present returns bytes that are not nil if a value is: drivers differ in what they return for an empty blob.
-func present(value []byte, is bool) []byte {
-	if is && value == nil {
-		return []byte{}
-	}
-	return value
+	return one(ctx, q, pool, loadMessage, base.ScanMessage, number)
 }
 
 // previewMessage uses the unique index on the messages' numbers. It gets lengths without reading the bytes; on

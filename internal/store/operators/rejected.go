@@ -8,6 +8,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -47,7 +48,7 @@ ORDER BY rank`
 func (q Queries) ScanRejected(ctx context.Context, pool gorm.ConnPool, scan store.RejectedScan) (
 	[]store.RejectedHit, error,
 ) {
-	args, err := q.rejectedArguments(scan)
+	at, err := q.listTime(scan.After.At)
 	if err != nil {
 		return nil, err
 	}
@@ -63,30 +64,17 @@ func (q Queries) ScanRejected(ctx context.Context, pool gorm.ConnPool, scan stor
 			&rejected, &at, &h.Size, &rank)
 		h.Timestamp, h.RejectedAt, h.At = timestamp.Time, rejected.Time, string(at)
 		return err
-	}, args...)
+	}, at, scan.After.ID, q.form.Time(scan.From), scan.Depth, scan.Limit, scan.Channel, scan.Topic,
+		q.form.Time(scan.To), scan.Reason, scan.Partition)
 }
 
-func (q Queries) rejectedArguments(scan store.RejectedScan) ([]any, error) {
-	at, err := q.listTime(scan.After.At)
-	return []any{at, scan.After.ID, q.form.Time(scan.From), scan.Depth, scan.Limit, scan.Channel, scan.Topic,
-		q.form.Time(scan.To), scan.Reason, scan.Partition}, err
-}
-
-// oneRejected uses the primary key. Separate columns distinguish an empty key or value from none.
+// oneRejected uses the primary key.
 const oneRejected = `
-SELECT id, channel, topic, "partition", record_offset, record_timestamp, reason, rejected_at, "key" IS NOT NULL, "key", "value" IS NOT NULL, "value", headers
+SELECT id, channel, topic, "partition", record_offset, record_timestamp, "key" IS NOT NULL, "key", "value" IS NOT NULL, "value", headers, reason, rejected_at
 FROM {rejected} WHERE id = $1`
 
 func (q Queries) RejectedRecord(ctx context.Context, pool gorm.ConnPool, id string) (*models.RejectedMessage, error) {
-	return one(ctx, q, pool, oneRejected, func(rows *sql.Rows, r *models.RejectedMessage) error {
-		var timestamp, rejected store.Stamp
-		var hasKey, hasValue bool
-		err := rows.Scan(&r.ID, &r.Channel, &r.Topic, &r.Partition, &r.Offset, &timestamp, &r.Reason, &rejected, &hasKey,
-			&r.Key, &hasValue, &r.Value, &r.Headers)
-		r.Timestamp, r.RejectedAt = timestamp.Time, rejected.Time
-		r.Key, r.Value = present(r.Key, hasKey), present(r.Value, hasValue)
-		return err
-	}, id)
+	return one(ctx, q, pool, oneRejected, base.ScanRejected, id)
 }
 
 // previewRejected uses the primary key.

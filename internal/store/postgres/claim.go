@@ -142,12 +142,12 @@ func (p *Store) Claim(ctx context.Context, req store.ClaimRequest) (store.Claime
 	if len(limits.keys) == 0 {
 		return store.Claimed{}, nil
 	}
-	statement, worker := claimSQL, &req.WorkerID
+	statement := claimSQL
 	if req.WorkerID == "" {
-		statement, worker = claimManualSQL, nil
+		statement = claimManualSQL
 	}
-	statement, args := within(req.Within, statement,
-		limits.keys, limits.quotas, req.Now.UTC(), worker, limits.dues, limits.ids, limits.atLeast, limits.bytes)
+	statement, args := within(req.Within, statement, limits.keys, limits.quotas, req.Now.UTC(), orNull(req.WorkerID),
+		limits.dues, limits.ids, limits.atLeast, limits.bytes)
 	claims, err := readClaims(ctx, p.Pool(ctx), limits.most, p.bounded(statement, limits.largest), args...)
 	if err != nil {
 		return store.Claimed{}, base.Doing("claim", err)

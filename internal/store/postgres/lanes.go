@@ -103,26 +103,37 @@ func (p *Store) ClaimNext(
 		names[i], lanes[i], skips[i] = numbers(request.Handlers), request.Key, request.SkipPoisoned
 		claims[i] = request.ClaimKey
 	}
-	var worker *string
-	if workerID != "" {
-		worker = &workerID
+	rows, err := p.claimOrdered(ctx, n, p.Text(advanceSQL), names, lanes, skips, now.UTC(), orNull(workerID), claims)
+	if err != nil {
+		return advanced, base.Doing("advance lanes", err)
 	}
+	for _, row := range rows {
+		if row.Version == 0 { // a handler of which a row is free
+			advanced.More = append(advanced.More, row.HandlerKey)
+		} else {
+			advanced.Claims = append(advanced.Claims, row)
+		}
+	}
+	base.SortClaims(advanced.Claims)
+	advanced.More = base.Distinct(advanced.More)
+	return advanced, nil
+}
+
+// claimOrdered runs a claim of rows with lanes, and again if another claim took the same lane at the same moment.
+func (p *Store) claimOrdered(ctx context.Context, most int, statement string, args ...any) ([]store.Claim, error) {
 	for attempt := 1; ; attempt++ {
-		rows, err := readClaims(ctx, p.Pool(ctx), n, p.Text(advanceSQL), names, lanes, skips, now.UTC(), worker, claims)
-		if err == nil {
-			for _, row := range rows {
-				if row.Version == 0 { // a handler of which a row is free
-					advanced.More = append(advanced.More, row.HandlerKey)
-				} else {
-					advanced.Claims = append(advanced.Claims, row)
-				}
-			}
-			base.SortClaims(advanced.Claims)
-			advanced.More = base.Distinct(advanced.More)
-			return advanced, nil
-		}
-		if attempt == base.ClaimAttempts || ctx.Err() != nil || !store.IsUniqueViolation(err) && !store.Collided(err) {
-			return advanced, base.Doing("advance lanes", err)
+		rows, err := readClaims(ctx, p.Pool(ctx), most, statement, args...)
+		if err == nil || attempt == base.ClaimAttempts || ctx.Err() != nil ||
+			!store.IsUniqueViolation(err) && !store.Collided(err) {
+			return rows, err
 		}
 	}
+}
+
+// orNull returns NULL for the ID of no worker.
+func orNull(workerID string) *string {
+	if workerID == "" {
+		return nil
+	}
+	return &workerID
 }

@@ -166,8 +166,7 @@ func (p *Store) settings(ctx context.Context) (config *pgx.ConnConfig, err error
 // renew makes the pool replace a connection if the server no longer accepts logins with its settings: where passwords
 // expire, the replacement has a new password.
 func (p *Store) renew(ctx context.Context, err error) {
-	var refused *pgconn.PgError
-	if errors.As(err, &refused) && strings.HasPrefix(refused.Code, "28") {
+	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && strings.HasPrefix(refused.Code, "28") {
 		_ = p.withConn(ctx, func(any) error { return driver.ErrBadConn })
 	}
 }

@@ -65,6 +65,5 @@ func storedTime(t *time.Time) *string {
 	if t == nil {
 		return nil
 	}
-	text := store.SQLiteTime(*t)
-	return &text
+	return new(store.SQLiteTime(*t))
 }

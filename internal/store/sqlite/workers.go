@@ -41,12 +41,8 @@ DELETE FROM {workers} WHERE id IN (SELECT value FROM json_each(?1)) AND (stopped
 )
 
 func (s *Store) Heartbeat(ctx context.Context, w store.Worker, now time.Time) error {
-	keys, err := base.HandlerKeysJSON(w)
-	if err != nil {
-		return err
-	}
-	written, err := store.Query(ctx, s.Pool(ctx), s.Text(heartbeatSQL), store.Value[string], w.ID, w.Host, w.PID, keys,
-		base.HealthJSON(w), store.SQLiteTime(now), base.ConsumersJSON(w))
+	written, err := store.Query(ctx, s.Pool(ctx), s.Text(heartbeatSQL), store.Value[string], w.ID, w.Host, w.PID,
+		base.HandlerKeysJSON(w), base.HealthJSON(w), store.SQLiteTime(now), base.ConsumersJSON(w))
 	if err == nil && len(written) == 0 {
 		err = store.ErrWorkerReleased
 	}
@@ -54,12 +50,8 @@ func (s *Store) Heartbeat(ctx context.Context, w store.Worker, now time.Time) er
 }
 
 func (s *Store) RecordDrain(ctx context.Context, w store.Worker, now time.Time) error {
-	keys, err := base.HandlerKeysJSON(w)
-	if err != nil {
-		return err
-	}
-	_, err = store.Exec(ctx, s.Pool(ctx), s.Text(recordDrainSQL), w.ID, w.Host, w.PID, keys, store.SQLiteTime(now),
-		base.HealthJSON(w))
+	_, err := store.Exec(ctx, s.Pool(ctx), s.Text(recordDrainSQL), w.ID, w.Host, w.PID, base.HandlerKeysJSON(w),
+		store.SQLiteTime(now), base.HealthJSON(w))
 	return base.Doing("record drain", err)
 }
 
