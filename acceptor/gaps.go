@@ -20,7 +20,7 @@ func (a *Acceptor) AcceptGap(ctx context.Context, channel string, gap envelope.G
 	if a.optionsOf(channel).OnGap == GapHalt {
 		return envelope.Halt, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, a.statementTimeout)
+	ctx, cancel := context.WithTimeout(ctx, a.cfg.StatementTimeout)
 	defer cancel()
 	fields := []zap.Field{
 		zap.String(telemetry.FieldChannel, channel), zap.String(telemetry.FieldTopic, gap.Topic),
@@ -28,26 +28,26 @@ func (a *Acceptor) AcceptGap(ctx context.Context, channel string, gap envelope.G
 		zap.Int64(telemetry.FieldFromOffset, gap.From), zap.Int64(telemetry.FieldToOffset, gap.To),
 		zap.String(telemetry.FieldReason, gap.Reason),
 	}
-	added, err := a.store.KeepGap(ctx, a.gapRow(channel, gap))
+	added, err := a.cfg.Store.KeepGap(ctx, a.gapRow(channel, gap))
 	if err != nil {
 		err = fmt.Errorf("keep the gap of %s/%d from offset %d to %d: %w", gap.Topic, gap.Partition, gap.From, gap.To, err)
 		if store.IsData(err) { // retrying would not help
-			a.log.Error("inbox: a gap cannot be kept, its partition halts", append(fields, zap.Error(err))...)
+			a.cfg.Logger.Error("inbox: a gap cannot be kept, its partition halts", append(fields, zap.Error(err))...)
 			return envelope.Halt, nil
 		}
 		return envelope.Halt, err
 	}
 	if !added { // after a crash before the offset after the gap was committed
-		a.log.Info("inbox: a gap that is kept already is passed again", fields...)
+		a.cfg.Logger.Info("inbox: a gap that is kept already is passed again", fields...)
 		return envelope.Durable, nil
 	}
-	a.counters.OfChannel(telemetry.Gaps, channel, 1)
-	a.log.Error("inbox: records are missing, the channel goes on without them", fields...)
+	a.cfg.Counters.OfChannel(telemetry.Gaps, channel, 1)
+	a.cfg.Logger.Error("inbox: records are missing, the channel goes on without them", fields...)
 	return envelope.Durable, nil
 }
 
 func (a *Acceptor) gapRow(channel string, gap envelope.Gap) models.Gap {
 	return models.Gap{ID: uuid.Must(uuid.NewV7()).String(), Channel: channel, Topic: gap.Topic,
 		Partition: int32(gap.Partition), FromOffset: gap.From, ToOffset: gap.To, Reason: gap.Reason,
-		FoundAt: a.clock.Now()}
+		FoundAt: a.cfg.Clock.Now()}
 }

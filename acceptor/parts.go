@@ -117,7 +117,7 @@ func (in *intake) givesUp(before *failure, err error) bool {
 	}
 	in.unstorable = before.unstorable
 	in.unstorable[slow.at] = fmt.Errorf("the database did not store its %d bytes within StatementTimeout (%s), %d times in "+
-		"a row: raise it and resume the partition, or skip the record: %w", slow.bytes, in.statementTimeout, slowTries, slow.err)
+		"a row: raise it and resume the partition, or skip the record: %w", slow.bytes, in.cfg.StatementTimeout, slowTries, slow.err)
 	return true
 }
 

@@ -20,13 +20,13 @@ const requestsLast = time.Hour
 // PartitionRequests returns operators' requests for halted partitions of a channel from the last hour, 1,000 at most
 // (contract 7.10).
 func (a *Acceptor) PartitionRequests(ctx context.Context, channel string) ([]models.PartitionRequest, error) {
-	ctx, cancel := context.WithTimeout(ctx, a.statementTimeout)
+	ctx, cancel := context.WithTimeout(ctx, a.cfg.StatementTimeout)
 	defer cancel()
-	now, err := a.store.Clock(ctx, a.clock.Now())
+	now, err := a.cfg.Store.Clock(ctx, a.cfg.Clock.Now())
 	if err != nil {
 		return nil, err
 	}
-	return a.store.PartitionRequests(ctx, channel, now.Add(-requestsLast))
+	return a.cfg.Store.PartitionRequests(ctx, channel, now.Add(-requestsLast))
 }
 
 // CarryOut deletes a request and stores its effect, if it has one, in the same transaction (contract
@@ -56,7 +56,7 @@ func (a *Acceptor) CarryOut(parent context.Context, request models.PartitionRequ
 		if !store.IsData(err) {
 			return envelope.Halt, err
 		}
-		a.log.Error("inbox: the database refuses what an operator requested, the partition stays halted",
+		a.cfg.Logger.Error("inbox: the database refuses what an operator requested, the partition stays halted",
 			append(fields, zap.Error(err))...)
 		_, err = a.carryOutOnce(parent, request, nil, nil)
 		return envelope.Halt, err
@@ -65,11 +65,11 @@ func (a *Acceptor) CarryOut(parent context.Context, request models.PartitionRequ
 	case !done:
 		return envelope.Halt, nil
 	case record != nil:
-		a.log.Warn("inbox: an operator skips a record, which is kept as rejected",
+		a.cfg.Logger.Warn("inbox: an operator skips a record, which is kept as rejected",
 			append(fields, zap.Error(record.Err))...)
 	case gap != nil:
-		a.counters.OfChannel(telemetry.Gaps, request.Channel, 1)
-		a.log.Error("inbox: records are missing, an operator has the channel go on without them", append(fields,
+		a.cfg.Counters.OfChannel(telemetry.Gaps, request.Channel, 1)
+		a.cfg.Logger.Error("inbox: records are missing, an operator has the channel go on without them", append(fields,
 			zap.Int64(telemetry.FieldToOffset, gap.To), zap.String(telemetry.FieldReason, gap.Reason))...)
 	}
 	return envelope.Durable, nil
@@ -78,9 +78,9 @@ func (a *Acceptor) CarryOut(parent context.Context, request models.PartitionRequ
 func (a *Acceptor) carryOutOnce(ctx context.Context, request models.PartitionRequest, rejected *models.RejectedMessage,
 	gap *models.Gap,
 ) (done bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, a.statementTimeout)
+	ctx, cancel := context.WithTimeout(ctx, a.cfg.StatementTimeout)
 	defer cancel()
-	return a.store.CarryOut(ctx, request, rejected, gap)
+	return a.cfg.Store.CarryOut(ctx, request, rejected, gap)
 }
 
 // carryOutSkip stores a record that an operator skips. If the database does not manage to store it, it keeps the

@@ -40,7 +40,7 @@ func (a *Acceptor) check(m handler.RawMessage, handlers []*handler.Handler) (sto
 	if content == nil {
 		content = []byte{} // the column is not null; a nil body decodes like an empty one
 	}
-	row := store.NewMessage{Message: models.Message{ID: m.ID, Namespace: cmp.Or(a.namespaces[m.Channel], m.Channel),
+	row := store.NewMessage{Message: models.Message{ID: m.ID, Namespace: cmp.Or(a.cfg.Namespaces[m.Channel], m.Channel),
 		TransportName: transport, Type: m.Type, Source: m.Source, Content: content, ContentType: m.ContentType,
 		SerializedProperties: properties, OrderingKey: m.OrderingKey}}
 	row.Handlers = make([]store.NewStatus, 0, len(handlers))
@@ -51,7 +51,7 @@ func (a *Acceptor) check(m handler.RawMessage, handlers []*handler.Handler) (sto
 				Detail: fmt.Sprintf("handler %q", h.Key()), Err: err}
 		}
 		row.Handlers = append(row.Handlers, store.NewStatus{HandlerKey: h.Key(), LegacyKeys: h.LegacyKeys(),
-			Retention: cmp.Or(h.Retention(), a.retention), Lane: store.LaneOf(h.LaneKey(), key)})
+			Retention: cmp.Or(h.Retention(), a.cfg.Retention), Lane: store.LaneOf(h.LaneKey(), key)})
 	}
 	return row, nil
 }
