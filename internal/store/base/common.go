@@ -19,7 +19,7 @@ type Common struct {
 	form    Form
 }
 
-// dialect is what the store of a dialect does in its own way.
+// dialect has what each dialect does in its own way.
 type dialect interface {
 	accepting
 	Transaction(ctx context.Context, work func(gorm.ConnPool) error) error
@@ -45,7 +45,7 @@ type Form struct {
 	JSON      bool // lists are passed as JSON
 }
 
-// NewCommon returns the common part of a store, which gives itself as what it does in its own way.
+// NewCommon returns the common methods of own, the store that is to embed them.
 func NewCommon(d Database, own dialect, statements Statements, form Form) Common {
 	return Common{Database: d, dialect: own, sql: statements, form: form}
 }
