@@ -26,25 +26,10 @@ import (
 
 // Acceptor persists messages for one inbox. It is safe for concurrent use.
 type Acceptor struct {
-	store    store.Acceptor
-	registry *registry.Registry
-	channels map[string]*Options // the options of each declared channel
-	unstored map[string]bool     // channels that are delivered without an inbox
-	// namespaces of channels whose message IDs are not their own.
-	namespaces                  map[string]string
-	statementTimeout, retention time.Duration
-	opts                        Options // the inbox's
-	clock                       clock.Clock
-	log                         *zap.Logger
-	counters                    *telemetry.Counters
-	measure                     *telemetry.Instruments
-	hooks                       handler.Hooks
-	wake                        func(handlerKeys []string)
-	notifyTx                    func(ctx context.Context, tx *gorm.DB, handlerKeys ...string) error
-	reserve                     func(wanted map[string]int, bytes int) Reservation
-	runAgain                    func(context.Context, string, envelope.Received) (results []Result, bad, err error)
-	decoders                    map[string]*envelope.Decoder
-	redactor                    redaction.Redactor
+	cfg      Config
+	channels map[string]*Options          // the options of each declared channel
+	decoders map[string]*envelope.Decoder // likewise
+	unstored map[string]bool              // channels that are delivered without an inbox
 
 	warned      sync.Map // channel and type of unrouted messages that were warned of
 	rerunning   sync.Map // IDs of rejected records that run again
@@ -100,23 +85,14 @@ func New(cfg Config) (*Acceptor, error) {
 	if err := cfg.Options.Validate(); err != nil {
 		return nil, err
 	}
-	a := &Acceptor{
-		store: cfg.Store, registry: cfg.Registry, channels: map[string]*Options{}, unstored: map[string]bool{},
-		opts:             cfg.Options,
-		statementTimeout: cfg.StatementTimeout, retention: cfg.Retention,
-		clock: cfg.Clock,
-		log:   cfg.Logger, counters: cfg.Counters, measure: cfg.Instruments, hooks: cfg.Hooks, wake: cfg.Wake,
-		notifyTx: cfg.NotifyTx,
-		reserve:  cfg.Reserve,
-		runAgain: cfg.RunAgain,
-		decoders: map[string]*envelope.Decoder{}, namespaces: cfg.Namespaces, redactor: cfg.Redactor,
-	}
+	a := &Acceptor{cfg: cfg, channels: map[string]*Options{}, decoders: map[string]*envelope.Decoder{},
+		unstored: map[string]bool{}}
 	standard, err := envelope.NewDecoder(envelope.DefaultDecoderConfig(), cfg.Logger)
 	if err != nil {
 		return nil, err
 	}
 	for _, channel := range cfg.Channels {
-		a.channels[channel] = &a.opts
+		a.channels[channel] = &a.cfg.Options
 		if own, has := cfg.Own[channel]; has {
 			a.channels[channel] = &own
 		}
@@ -210,20 +186,20 @@ func (a *Acceptor) persist(ctx context.Context, p *plan) error {
 	if len(p.batch.Messages) == 0 && len(p.batch.Rejected) == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, a.statementTimeout)
+	ctx, cancel := context.WithTimeout(ctx, a.cfg.StatementTimeout)
 	defer cancel()
 	dispatching := a.beginDispatch(p)
 	defer dispatching.end()
-	p.batch.Now = a.clock.Now()
+	p.batch.Now = a.cfg.Clock.Now()
 	took := a.timed(ctx, p)
-	stored, err := a.store.Accept(ctx, p.batch)
+	stored, err := a.cfg.Store.Accept(ctx, p.batch)
 	took(err)
 	if err != nil {
 		dispatching.failed(err)
 		// If the batch was committed, the next try finds duplicates, which wake no handler: wake them now. If the batch
 		// was to claim statuses, the processor reconciles them instead.
 		if p.batch.Claimer == "" && store.MayBeCommitted(err) {
-			a.wake(slices.Collect(maps.Keys(p.keys)))
+			a.cfg.Wake(slices.Collect(maps.Keys(p.keys)))
 		}
 		return fmt.Errorf("accept %d messages: %w", len(p.batch.Messages), err)
 	}
@@ -233,11 +209,11 @@ func (a *Acceptor) persist(ctx context.Context, p *plan) error {
 }
 
 func (a *Acceptor) persistTx(ctx context.Context, tx *gorm.DB, p *plan) error {
-	ctx, cancel := context.WithTimeout(ctx, a.statementTimeout)
+	ctx, cancel := context.WithTimeout(ctx, a.cfg.StatementTimeout)
 	defer cancel()
-	p.batch.Now = a.clock.Now()
+	p.batch.Now = a.cfg.Clock.Now()
 	took := a.timed(ctx, p)
-	stored, err := a.store.AcceptTx(ctx, tx, p.batch)
+	stored, err := a.cfg.Store.AcceptTx(ctx, tx, p.batch)
 	took(err)
 	if err != nil {
 		return fmt.Errorf("accept in transaction: %w", err)
@@ -249,12 +225,12 @@ func (a *Acceptor) persistTx(ctx context.Context, tx *gorm.DB, p *plan) error {
 // notifyAtCommit makes the commit of the caller's transaction notify all workers, because nothing
 // else learns of that commit.
 func (a *Acceptor) notifyAtCommit(ctx context.Context, tx *gorm.DB, p *plan) error {
-	if a.notifyTx == nil || !p.added() {
+	if a.cfg.NotifyTx == nil || !p.added() {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, a.statementTimeout)
+	ctx, cancel := context.WithTimeout(ctx, a.cfg.StatementTimeout)
 	defer cancel()
-	if err := a.notifyTx(ctx, tx, slices.Collect(maps.Keys(p.keys))...); err != nil {
+	if err := a.cfg.NotifyTx(ctx, tx, slices.Collect(maps.Keys(p.keys))...); err != nil {
 		return fmt.Errorf("accept in transaction: %w", err)
 	}
 	return nil
@@ -263,7 +239,7 @@ func (a *Acceptor) notifyAtCommit(ctx context.Context, tx *gorm.DB, p *plan) err
 // wakeFor wakes the processor if the plan added statuses of which it is not notified yet.
 func (a *Acceptor) wakeFor(p *plan) {
 	if !p.notified && p.added() {
-		a.wake(slices.Collect(maps.Keys(p.keys)))
+		a.cfg.Wake(slices.Collect(maps.Keys(p.keys)))
 	}
 }
 
@@ -276,12 +252,12 @@ func (a *Acceptor) report(ctx context.Context, p *plan) {
 		m := p.messages[i]
 		switch r.Outcome {
 		case handler.OutcomeDuplicate:
-			a.counters.OfChannel(telemetry.Duplicates, m.Channel, 1)
+			a.cfg.Counters.OfChannel(telemetry.Duplicates, m.Channel, 1)
 		case handler.OutcomeUnrouted:
-			a.counters.OfChannel(telemetry.Unrouted, m.Channel, 1)
+			a.cfg.Counters.OfChannel(telemetry.Unrouted, m.Channel, 1)
 			a.warnUnrouted(m.Channel, m.Type)
 		case handler.OutcomeInvalid:
-			a.counters.OfChannel(telemetry.Invalid, m.Channel, 1)
+			a.cfg.Counters.OfChannel(telemetry.Invalid, m.Channel, 1)
 		}
 	}
 }
@@ -289,9 +265,9 @@ func (a *Acceptor) report(ctx context.Context, p *plan) {
 // reportAccepted counts the messages that were stored now, and calls the hook for each one. All calls together have
 // StatementTimeout.
 func (a *Acceptor) reportAccepted(ctx context.Context, p *plan, messages []int) {
-	if a.hooks.OnAccepted != nil {
+	if a.cfg.Hooks.OnAccepted != nil {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, a.statementTimeout)
+		ctx, cancel = context.WithTimeout(ctx, a.cfg.StatementTimeout)
 		defer cancel()
 	}
 	for _, i := range messages {
@@ -299,10 +275,10 @@ func (a *Acceptor) reportAccepted(ctx context.Context, p *plan, messages []int) 
 		if r.Outcome != handler.OutcomeAccepted {
 			continue
 		}
-		a.counters.OfChannel(telemetry.Accepted, m.Channel, 1)
+		a.cfg.Counters.OfChannel(telemetry.Accepted, m.Channel, 1)
 		event := handler.AcceptedEvent{Channel: m.Channel, MessageID: m.ID, Type: m.Type, Handlers: r.Handlers}
-		if err := handler.CallHook(ctx, a.hooks.OnAccepted, event); err != nil {
-			a.log.Error("inbox hook OnAccepted failed", zap.String(telemetry.FieldMessageID, m.ID), zap.Error(err))
+		if err := handler.CallHook(ctx, a.cfg.Hooks.OnAccepted, event); err != nil {
+			a.cfg.Logger.Error("inbox hook OnAccepted failed", zap.String(telemetry.FieldMessageID, m.ID), zap.Error(err))
 		}
 	}
 }
@@ -321,8 +297,8 @@ func (a *Acceptor) reportDiffering(p *plan) {
 		}
 	}
 	for channel, found := range ids {
-		a.counters.OfChannel(telemetry.DuplicateContentDiffers, channel, len(found))
-		a.log.Warn("inbox: message IDs are known with other content, the content stored first counts",
+		a.cfg.Counters.OfChannel(telemetry.DuplicateContentDiffers, channel, len(found))
+		a.cfg.Logger.Warn("inbox: message IDs are known with other content, the content stored first counts",
 			zap.String(telemetry.FieldChannel, channel),
 			zap.Strings(telemetry.FieldMessageIDs, found[:min(len(found), maxDiffering)]),
 			zap.Int(telemetry.FieldMessages, len(found)))
@@ -345,10 +321,10 @@ func (a *Acceptor) warnUnrouted(channel, typ string) {
 	a.warnedCount++
 	a.warned.Store(key, true)
 	if a.warnedCount > maxWarnedTypes {
-		a.log.Warn("inbox: too many unrouted types, further ones are only counted",
+		a.cfg.Logger.Warn("inbox: too many unrouted types, further ones are only counted",
 			zap.Int(telemetry.FieldTypes, maxWarnedTypes))
 		return
 	}
-	a.log.Warn("inbox: message type has no handler, its messages are ignored and counted",
+	a.cfg.Logger.Warn("inbox: message type has no handler, its messages are ignored and counted",
 		zap.String(telemetry.FieldChannel, channel), zap.String(telemetry.FieldMessageType, typ))
 }

@@ -114,14 +114,14 @@ func (in *intake) bad(r envelope.Record, err error) envelope.Result {
 }
 
 func isUnrouted(err error) bool {
-	var reason *InvalidError
-	return errors.As(err, &reason) && reason.Reason == reasonUnrouted
+	reason, ok := errors.AsType[*InvalidError](err)
+	return ok && reason.Reason == reasonUnrouted
 }
 
 // reason returns why a record is bad, as it is stored and published. It redacts the text before
 // cutting it, so that no part of a secret is left.
 func (a *Acceptor) reason(channel, rejectedID string, err error) string {
-	return store.SanitizeError(a.redactor.Error(redact.Value{Channel: channel, MessageID: rejectedID}, err.Error()))
+	return store.SanitizeError(a.cfg.Redactor.Error(redact.Value{Channel: channel, MessageID: rejectedID}, err.Error()))
 }
 
 // keptSize is the size of a record that is to be kept.
@@ -160,25 +160,20 @@ func (a *Acceptor) rejection(channel string, r envelope.Record, reason error) mo
 	if reason != nil {
 		text = a.reason(channel, "", reason)
 	}
-	headers := ""
+	headers := properties.SerializeHeaders(r.Headers)
 	if r.RawHeaders != nil {
 		headers = properties.SerializeRawHeaders(r.RawHeaders)
-	} else {
-		headers = properties.SerializeHeaders(r.Headers)
 	}
-	return models.RejectedMessage{
-		ID: uuid.Must(uuid.NewV7()).String(), Channel: channel, Topic: r.Topic, Partition: int32(r.Partition),
-		Offset:    r.Offset,
-		Timestamp: r.Timestamp.UTC(), Key: r.Key, Value: r.Value, Headers: headers, Reason: text,
-		RejectedAt: a.clock.Now(),
-	}
+	return models.RejectedMessage{ID: uuid.Must(uuid.NewV7()).String(), Channel: channel, Topic: r.Topic,
+		Partition: int32(r.Partition), Offset: r.Offset, Timestamp: r.Timestamp.UTC(), Key: r.Key, Value: r.Value,
+		Headers: headers, Reason: text, RejectedAt: a.cfg.Clock.Now()}
 }
 
 // reportBad counts and logs bad records, after the accept has succeeded: a failing accept is retried for
 // as long as an outage lasts. Dead letters are counted and logged when they are acknowledged.
 func (in *intake) reportBad(received []envelope.Received, results []envelope.Result) {
 	for at, bad := range in.mostlyBad {
-		in.log.Error("inbox: most records of a partition are bad, halting it instead of treating them one by one",
+		in.cfg.Logger.Error("inbox: most records of a partition are bad, halting it instead of treating them one by one",
 			zap.String(telemetry.FieldChannel, in.channel), zap.String(telemetry.FieldTopic, at.topic),
 			zap.Int(telemetry.FieldPartition, at.id), zap.Int(telemetry.FieldBad, bad.bad),
 			zap.Int(telemetry.FieldRecords, bad.total))
@@ -188,17 +183,17 @@ func (in *intake) reportBad(received []envelope.Received, results []envelope.Res
 		if r.Err == nil || r.Disposition == envelope.DeadLetter {
 			continue
 		}
-		if after := (*afterHaltError)(nil); errors.As(r.Err, &after) {
+		if _, after := errors.AsType[*afterHaltError](r.Err); after {
 			continue
 		}
-		in.counters.OfChannel(telemetry.Rejected, in.channel, 1)
+		in.cfg.Counters.OfChannel(telemetry.Rejected, in.channel, 1)
 		what := "inbox: bad record kept as rejected"
 		if r.Disposition == envelope.Halt {
 			what = "inbox: partition halts before a bad record"
 		}
 		record := received[i].Record
-		in.log.Error(what, zap.String(telemetry.FieldChannel, in.channel), zap.String(telemetry.FieldTopic, record.Topic),
-			zap.Int(telemetry.FieldPartition, record.Partition),
+		in.cfg.Logger.Error(what, zap.String(telemetry.FieldChannel, in.channel),
+			zap.String(telemetry.FieldTopic, record.Topic), zap.Int(telemetry.FieldPartition, record.Partition),
 			zap.Int64(telemetry.FieldOffset, record.Offset), zap.Error(r.Err))
 	}
 }

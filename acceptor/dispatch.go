@@ -28,7 +28,7 @@ type dispatch struct {
 
 // beginDispatch marks the statuses of the plan for which the processor has free slots, in the order of the messages.
 func (a *Acceptor) beginDispatch(p *plan) *dispatch {
-	if a.reserve == nil || len(p.batch.Messages) == 0 {
+	if a.cfg.Reserve == nil || len(p.batch.Messages) == 0 {
 		return nil
 	}
 	wanted, bytes := make(map[string]int, len(p.keys)), 0
@@ -38,7 +38,7 @@ func (a *Acceptor) beginDispatch(p *plan) *dispatch {
 		}
 		bytes += len(m.Handlers) * m.Size()
 	}
-	r := a.reserve(wanted, bytes)
+	r := a.cfg.Reserve(wanted, bytes)
 	if r == nil {
 		return nil
 	}

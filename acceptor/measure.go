@@ -11,7 +11,7 @@ import (
 
 // traced begins the span of an accept of messages.
 func (a *Acceptor) traced(ctx context.Context, messages []handler.RawMessage) (context.Context, *telemetry.Accepting) {
-	if !a.measure.Traces() || len(messages) == 0 {
+	if !a.cfg.Instruments.Traces() || len(messages) == 0 {
 		return ctx, nil
 	}
 	channel := messages[0].Channel
@@ -20,7 +20,7 @@ func (a *Acceptor) traced(ctx context.Context, messages []handler.RawMessage) (c
 			channel = telemetry.Other
 		}
 	}
-	return a.measure.StartAccept(ctx, channel, func(yield func(*handler.RawMessage) bool) {
+	return a.cfg.Instruments.StartAccept(ctx, channel, func(yield func(*handler.RawMessage) bool) {
 		for i := range messages {
 			if !yield(&messages[i]) {
 				return
@@ -33,10 +33,10 @@ func (a *Acceptor) traced(ctx context.Context, messages []handler.RawMessage) (c
 func (a *Acceptor) tracedRecords(
 	ctx context.Context, channel string, received []envelope.Received,
 ) (context.Context, *telemetry.Accepting) {
-	if !a.measure.Traces() {
+	if !a.cfg.Instruments.Traces() {
 		return ctx, nil
 	}
-	return a.measure.StartAccept(ctx, channel, func(yield func(*handler.RawMessage) bool) {
+	return a.cfg.Instruments.StartAccept(ctx, channel, func(yield func(*handler.RawMessage) bool) {
 		for _, r := range received {
 			for i := range r.Messages {
 				if !yield(&r.Messages[i]) {
@@ -51,7 +51,7 @@ func notTimed(error) {}
 
 // timed measures how long it takes to persist a plan. Call the returned function with the error of that.
 func (a *Acceptor) timed(ctx context.Context, p *plan) func(error) {
-	if !a.measure.TimesAccepts(ctx) {
+	if !a.cfg.Instruments.TimesAccepts(ctx) {
 		return notTimed
 	}
 	channel := ""
@@ -66,5 +66,5 @@ func (a *Acceptor) timed(ctx context.Context, p *plan) func(error) {
 		channel = p.batch.Rejected[0].Channel
 	}
 	began := time.Now()
-	return func(err error) { a.measure.Accepted(ctx, channel, time.Since(began), err != nil) }
+	return func(err error) { a.cfg.Instruments.Accepted(ctx, channel, time.Since(began), err != nil) }
 }

@@ -3,6 +3,7 @@ package acceptor
 import (
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // UnroutedPolicy decides what happens to messages that no handler takes (contract 4.6).
@@ -105,29 +106,23 @@ func DefaultOptions() Options {
 // Validate joins an error for every option that is out of range. Each one names the option, its
 // value and what is allowed.
 func (o Options) Validate() error {
-	var all []error
-	switch o.Unrouted {
-	case UnroutedIgnore, UnroutedReject, UnroutedHalt:
-	default:
-		all = append(all, fmt.Errorf("option Unrouted = %q: must be ignore, reject or halt", o.Unrouted))
-	}
-	switch o.DifferingContent {
-	case DifferingContentLog, DifferingContentReject:
-	default:
-		all = append(all, fmt.Errorf("option DifferingContent = %q: must be log or reject", o.DifferingContent))
-	}
-	switch o.BadRecords {
-	case BadRecordStore, BadRecordDeadLetter, BadRecordHalt:
-	default:
-		all = append(all, fmt.Errorf("option BadRecords = %q: must be store, dead_letter_topic or halt", o.BadRecords))
+	problems := []error{
+		oneOf("Unrouted", o.Unrouted, "ignore, reject or halt", UnroutedIgnore, UnroutedReject, UnroutedHalt),
+		oneOf("DifferingContent", o.DifferingContent, "log or reject", DifferingContentLog, DifferingContentReject),
+		oneOf("BadRecords", o.BadRecords, "store, dead_letter_topic or halt", BadRecordStore, BadRecordDeadLetter,
+			BadRecordHalt),
+		oneOf("OnGap", o.OnGap, "halt or continue", GapHalt, GapContinue),
 	}
 	if o.HaltAtBadRecords < 0 {
-		all = append(all, fmt.Errorf("option HaltAtBadRecords = %d: must be 0 (never) or more", o.HaltAtBadRecords))
+		problems = append(problems,
+			fmt.Errorf("option HaltAtBadRecords = %d: must be 0 (never) or more", o.HaltAtBadRecords))
 	}
-	switch o.OnGap {
-	case GapHalt, GapContinue:
-	default:
-		all = append(all, fmt.Errorf("option OnGap = %q: must be halt or continue", o.OnGap))
+	return errors.Join(problems...)
+}
+
+func oneOf[T ~string](option string, value T, allowed string, values ...T) error {
+	if slices.Contains(values, value) {
+		return nil
 	}
-	return errors.Join(all...)
+	return fmt.Errorf("option %s = %q: must be %s", option, value, allowed)
 }

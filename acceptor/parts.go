@@ -53,7 +53,7 @@ func (a *Acceptor) failureAt(p place) failure {
 // is at most one entry per partition. A batch that is stored removes its entry.
 func (a *Acceptor) noteFailure(p place, before failure, rows int, err error) {
 	next := failure{rows: max(rows/2, 1), tries: before.tries + 1, unstorable: before.unstorable}
-	if slow := (*slowError)(nil); errors.As(err, &slow) {
+	if slow, ok := errors.AsType[*slowError](err); ok {
 		next.slow, next.at = before.slowAt(slow.at)+1, slow.at
 	}
 	a.failed.Store(p, next)
@@ -99,11 +99,10 @@ const (
 // slowRecord returns the error of a large record if the database does not manage to store it within StatementTimeout:
 // it has failed slowTries times in a row.
 func slowRecord(before failure, err error) *slowError {
-	slow := (*slowError)(nil)
-	if !errors.As(err, &slow) || before.slowAt(slow.at)+1 < slowTries {
-		return nil
+	if slow, ok := errors.AsType[*slowError](err); ok && before.slowAt(slow.at)+1 >= slowTries {
+		return slow
 	}
-	return slow
+	return nil
 }
 
 // givesUp reports whether to go on without a record that the database does not manage to store, so that only the
@@ -118,7 +117,7 @@ func (in *intake) givesUp(before *failure, err error) bool {
 	}
 	in.unstorable = before.unstorable
 	in.unstorable[slow.at] = fmt.Errorf("the database did not store its %d bytes within StatementTimeout (%s), %d times in "+
-		"a row: raise it and resume the partition, or skip the record: %w", slow.bytes, in.statementTimeout, slowTries, slow.err)
+		"a row: raise it and resume the partition, or skip the record: %w", slow.bytes, in.cfg.StatementTimeout, slowTries, slow.err)
 	return true
 }
 
@@ -161,8 +160,6 @@ func rejectedBytes(rows ...models.RejectedMessage) (bytes int) {
 	return bytes
 }
 
-func storedBytes(m store.NewMessage) int { return len(m.Content) + len(m.SerializedProperties) }
-
 // slowIf marks the error of a transaction with one record as the record's, if it is large and took too long. While the
 // database does not answer a small query either, the record is not the cause.
 func (a *Acceptor) slowIf(ctx context.Context, channel string, err error, at coordinates, bytes int) error {
@@ -185,7 +182,7 @@ func (in *intake) persistMessages(ctx context.Context, p *plan, records func(row
 			in.wakeFor(p)
 			in.reportAccepted(ctx, p, p.rows[:from])
 			if to == from+1 && len(part.batch.Rejected) == 0 {
-				err = in.slowIf(ctx, in.channel, err, coordinatesOf(records(from)), storedBytes(p.batch.Messages[from]))
+				err = in.slowIf(ctx, in.channel, err, coordinatesOf(records(from)), p.batch.Messages[from].Size())
 			}
 			return err
 		}
@@ -210,7 +207,7 @@ func (p *plan) part(from, maxRows int, apart bool) (part *plan, to int) {
 	for to = from; to < len(p.batch.Messages); to++ {
 		m := &p.batch.Messages[to]
 		rows += 1 + len(m.Handlers)
-		bytes += storedBytes(*m)
+		bytes += m.Size()
 		if to > from && (rows > maxRows || apart && bytes > largeRecord) {
 			break
 		}

@@ -49,7 +49,7 @@ func (a *Acceptor) plan(messages []handler.RawMessage, traceparent string) *plan
 			r.Outcome, r.Err = handler.OutcomeInvalid, err
 			continue
 		}
-		handlers = a.registry.AppendRoute(handlers[:0], m.Channel, m.Type)
+		handlers = a.cfg.Registry.AppendRoute(handlers[:0], m.Channel, m.Type)
 		if len(handlers) == 0 {
 			r.Outcome = handler.OutcomeUnrouted
 			if opts.Unrouted != UnroutedIgnore {

@@ -116,9 +116,9 @@ func (a *Acceptor) rerun(ctx context.Context, row models.RejectedMessage, receiv
 	}
 	limited, cancel := withTimeToStore(ctx)
 	defer cancel()
-	results, bad, err := a.runAgain(limited, row.Channel, received)
+	results, bad, err := a.cfg.RunAgain(limited, row.Channel, received)
 	if audit != nil {
-		audit.OccurredAt = a.clock.Now()
+		audit.OccurredAt = a.cfg.Clock.Now()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("rejected message %q: run its handlers again: %w", row.ID, err)
@@ -128,9 +128,9 @@ func (a *Acceptor) rerun(ctx context.Context, row models.RejectedMessage, receiv
 	if bad != nil {
 		return nil, a.keepRejected(ctx, row, bad, audit)
 	}
-	ctx, end := context.WithTimeout(ctx, a.statementTimeout)
+	ctx, end := context.WithTimeout(ctx, a.cfg.StatementTimeout)
 	defer end()
-	_, err = a.store.AcceptRejected(ctx, row.ID, store.AcceptBatch{Now: a.clock.Now(), Audit: audit})
+	_, err = a.cfg.Store.AcceptRejected(ctx, row.ID, store.AcceptBatch{Now: a.cfg.Clock.Now(), Audit: audit})
 	return results, rejectedError(row.ID, err)
 }
 
@@ -155,7 +155,7 @@ func (a *Acceptor) checkRunnable(channel string, received envelope.Received) err
 	}
 	var unrouted []handler.RawMessage
 	for _, m := range received.Messages {
-		if len(a.registry.Route(channel, m.Type)) == 0 {
+		if len(a.cfg.Registry.Route(channel, m.Type)) == 0 {
 			unrouted = append(unrouted, m)
 		}
 	}
@@ -172,9 +172,9 @@ type badError struct{ reason error }
 func (e *badError) Error() string { return e.reason.Error() }
 
 func (a *Acceptor) loadRejected(ctx context.Context, id string) (models.RejectedMessage, error) {
-	ctx, cancel := context.WithTimeout(ctx, a.statementTimeout)
+	ctx, cancel := context.WithTimeout(ctx, a.cfg.StatementTimeout)
 	defer cancel()
-	row, err := a.store.LoadRejected(ctx, id)
+	row, err := a.cfg.Store.LoadRejected(ctx, id)
 	return row, rejectedError(id, err)
 }
 
@@ -192,12 +192,10 @@ func rejectedError(id string, err error) error {
 // rejectedRecord is the inverse of rejection. Only a timestamp outside the years 1 to 9999 was
 // altered when the row was stored.
 func rejectedRecord(row models.RejectedMessage) (envelope.Record, error) {
-	record := envelope.Record{
-		Topic: row.Topic, Partition: int(row.Partition), Offset: row.Offset, Timestamp: row.Timestamp.UTC(), Key: row.Key,
-		Value: row.Value,
-	}
+	record := envelope.Record{Topic: row.Topic, Partition: int(row.Partition), Offset: row.Offset,
+		Timestamp: row.Timestamp.UTC(), Key: row.Key, Value: row.Value}
 	raw, unread, err := properties.RawHeaders(row.Headers)
-	if cut := (*properties.CutError)(nil); errors.As(err, &cut) {
+	if cut, ok := errors.AsType[*properties.CutError](err); ok {
 		return record, &InvalidError{Reason: reasonCut, Err: cut}
 	}
 	if unread {
@@ -229,10 +227,10 @@ func (a *Acceptor) planRejected(channel string, received envelope.Received, trac
 }
 
 func (a *Acceptor) persistRejected(ctx context.Context, id string, p *plan) error {
-	ctx, cancel := context.WithTimeout(ctx, a.statementTimeout)
+	ctx, cancel := context.WithTimeout(ctx, a.cfg.StatementTimeout)
 	defer cancel()
-	p.batch.Now = a.clock.Now()
-	stored, err := a.store.AcceptRejected(ctx, id, p.batch)
+	p.batch.Now = a.cfg.Clock.Now()
+	stored, err := a.cfg.Store.AcceptRejected(ctx, id, p.batch)
 	if store.IsData(err) && !errors.Is(err, store.ErrNotAudited) {
 		return &badError{&InvalidError{MessageID: p.messages[0].ID, Reason: reasonRefused, Err: err}}
 	}
@@ -253,13 +251,13 @@ func (a *Acceptor) keepRejected(
 	ctx context.Context, row models.RejectedMessage, reason error, audit *models.Audit,
 ) error {
 	still := &handler.StillBadError{ID: row.ID, Channel: row.Channel, Err: reason}
-	ctx, cancel := context.WithTimeout(ctx, a.statementTimeout)
+	ctx, cancel := context.WithTimeout(ctx, a.cfg.StatementTimeout)
 	defer cancel()
 	text := row.Reason
 	if !errors.As(reason, new(*properties.CutError)) {
 		text = a.reason(row.Channel, row.ID, reason)
 	}
-	err := a.store.SetRejectedReason(ctx, row.ID, text, audit)
+	err := a.cfg.Store.SetRejectedReason(ctx, row.ID, text, audit)
 	switch {
 	case errors.Is(err, store.ErrRejectedGone): // another caller has accepted it
 		return rejectedError(row.ID, err)

@@ -77,7 +77,7 @@ func (a *Acceptor) optionsOf(channel string) *Options {
 	if own := a.channels[channel]; own != nil {
 		return own
 	}
-	return &a.opts
+	return &a.cfg.Options
 }
 
 type partition struct {
@@ -235,12 +235,11 @@ func (in *intake) countEmpty(received []envelope.Received, results []envelope.Re
 	if empty == 0 {
 		return
 	}
-	in.counters.OfChannel(telemetry.EmptyRecords, in.channel, empty)
+	in.cfg.Counters.OfChannel(telemetry.EmptyRecords, in.channel, empty)
 	if _, logged := in.emptied.LoadOrStore(in.channel, true); !logged {
 		record := received[first].Record
-		in.log.Warn("inbox: records hold an empty batch of events and no message, they are passed and counted; logged once",
+		in.cfg.Logger.Warn("inbox: records hold an empty batch of events and no message, they are passed and counted; logged once",
 			zap.String(telemetry.FieldChannel, in.channel), zap.String(telemetry.FieldTopic, record.Topic),
-			zap.Int(telemetry.FieldPartition, record.Partition),
-			zap.Int64(telemetry.FieldOffset, record.Offset))
+			zap.Int(telemetry.FieldPartition, record.Partition), zap.Int64(telemetry.FieldOffset, record.Offset))
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/google/uuid"
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/envelope"
@@ -20,13 +21,13 @@ const requestsLast = time.Hour
 // PartitionRequests returns operators' requests for halted partitions of a channel from the last hour, 1,000 at most
 // (contract 7.10).
 func (a *Acceptor) PartitionRequests(ctx context.Context, channel string) ([]models.PartitionRequest, error) {
-	ctx, cancel := context.WithTimeout(ctx, a.statementTimeout)
+	ctx, cancel := context.WithTimeout(ctx, a.cfg.StatementTimeout)
 	defer cancel()
-	now, err := a.store.Clock(ctx, a.clock.Now())
+	now, err := a.cfg.Store.Clock(ctx, a.cfg.Clock.Now())
 	if err != nil {
 		return nil, err
 	}
-	return a.store.PartitionRequests(ctx, channel, now.Add(-requestsLast))
+	return a.cfg.Store.PartitionRequests(ctx, channel, now.Add(-requestsLast))
 }
 
 // CarryOut deletes a request and stores its effect, if it has one, in the same transaction (contract
@@ -56,7 +57,7 @@ func (a *Acceptor) CarryOut(parent context.Context, request models.PartitionRequ
 		if !store.IsData(err) {
 			return envelope.Halt, err
 		}
-		a.log.Error("inbox: the database refuses what an operator requested, the partition stays halted",
+		a.cfg.Logger.Error("inbox: the database refuses what an operator requested, the partition stays halted",
 			append(fields, zap.Error(err))...)
 		_, err = a.carryOutOnce(parent, request, nil, nil)
 		return envelope.Halt, err
@@ -65,11 +66,11 @@ func (a *Acceptor) CarryOut(parent context.Context, request models.PartitionRequ
 	case !done:
 		return envelope.Halt, nil
 	case record != nil:
-		a.log.Warn("inbox: an operator skips a record, which is kept as rejected",
+		a.cfg.Logger.Warn("inbox: an operator skips a record, which is kept as rejected",
 			append(fields, zap.Error(record.Err))...)
 	case gap != nil:
-		a.counters.OfChannel(telemetry.Gaps, request.Channel, 1)
-		a.log.Error("inbox: records are missing, an operator has the channel go on without them", append(fields,
+		a.cfg.Counters.OfChannel(telemetry.Gaps, request.Channel, 1)
+		a.cfg.Logger.Error("inbox: records are missing, an operator has the channel go on without them", append(fields,
 			zap.Int64(telemetry.FieldToOffset, gap.To), zap.String(telemetry.FieldReason, gap.Reason))...)
 	}
 	return envelope.Durable, nil
@@ -78,9 +79,9 @@ func (a *Acceptor) CarryOut(parent context.Context, request models.PartitionRequ
 func (a *Acceptor) carryOutOnce(ctx context.Context, request models.PartitionRequest, rejected *models.RejectedMessage,
 	gap *models.Gap,
 ) (done bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, a.statementTimeout)
+	ctx, cancel := context.WithTimeout(ctx, a.cfg.StatementTimeout)
 	defer cancel()
-	return a.store.CarryOut(ctx, request, rejected, gap)
+	return a.cfg.Store.CarryOut(ctx, request, rejected, gap)
 }
 
 // carryOutSkip stores a record that an operator skips. If the database does not manage to store it, it keeps the
@@ -112,4 +113,43 @@ func (a *Acceptor) rejectedForSkip(channel string, r envelope.Received) models.R
 		return a.cutRejection(channel, r.Record, r.Err)
 	}
 	return a.rejection(channel, r.Record, r.Err)
+}
+
+// AcceptGap decides whether a channel continues after a gap (contract 7.5). Under GapContinue it
+// first stores the gap, and counts and logs it as an error, once however often the gap is passed.
+// An error means that the database could not be used: retry the same gap.
+func (a *Acceptor) AcceptGap(ctx context.Context, channel string, gap envelope.Gap) (envelope.Disposition, error) {
+	if a.optionsOf(channel).OnGap == GapHalt {
+		return envelope.Halt, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, a.cfg.StatementTimeout)
+	defer cancel()
+	fields := []zap.Field{
+		zap.String(telemetry.FieldChannel, channel), zap.String(telemetry.FieldTopic, gap.Topic),
+		zap.Int(telemetry.FieldPartition, gap.Partition),
+		zap.Int64(telemetry.FieldFromOffset, gap.From), zap.Int64(telemetry.FieldToOffset, gap.To),
+		zap.String(telemetry.FieldReason, gap.Reason),
+	}
+	added, err := a.cfg.Store.KeepGap(ctx, a.gapRow(channel, gap))
+	if err != nil {
+		err = fmt.Errorf("keep the gap of %s/%d from offset %d to %d: %w", gap.Topic, gap.Partition, gap.From, gap.To, err)
+		if store.IsData(err) { // retrying would not help
+			a.cfg.Logger.Error("inbox: a gap cannot be kept, its partition halts", append(fields, zap.Error(err))...)
+			return envelope.Halt, nil
+		}
+		return envelope.Halt, err
+	}
+	if !added { // after a crash before the offset after the gap was committed
+		a.cfg.Logger.Info("inbox: a gap that is kept already is passed again", fields...)
+		return envelope.Durable, nil
+	}
+	a.cfg.Counters.OfChannel(telemetry.Gaps, channel, 1)
+	a.cfg.Logger.Error("inbox: records are missing, the channel goes on without them", fields...)
+	return envelope.Durable, nil
+}
+
+func (a *Acceptor) gapRow(channel string, gap envelope.Gap) models.Gap {
+	return models.Gap{ID: uuid.Must(uuid.NewV7()).String(), Channel: channel, Topic: gap.Topic,
+		Partition: int32(gap.Partition), FromOffset: gap.From, ToOffset: gap.To, Reason: gap.Reason,
+		FoundAt: a.cfg.Clock.Now()}
 }

@@ -20,10 +20,7 @@ const defaultTransport = "publish"
 
 // check converts a routed message into what the store persists. It never alters a value to fit a column.
 func (a *Acceptor) check(m handler.RawMessage, handlers []*handler.Handler) (store.NewMessage, error) {
-	transport := m.Transport
-	if transport == "" {
-		transport = defaultTransport
-	}
+	transport := cmp.Or(m.Transport, defaultTransport)
 	err := m.IDErr
 	if err == nil {
 		err = envelope.CheckID(m.ID)
@@ -43,11 +40,9 @@ func (a *Acceptor) check(m handler.RawMessage, handlers []*handler.Handler) (sto
 	if content == nil {
 		content = []byte{} // the column is not null; a nil body decodes like an empty one
 	}
-	row := store.NewMessage{Message: models.Message{
-		ID: m.ID, Namespace: cmp.Or(a.namespaces[m.Channel], m.Channel), TransportName: transport, Type: m.Type,
-		Source: m.Source, Content: content, ContentType: m.ContentType,
-		SerializedProperties: properties, OrderingKey: m.OrderingKey,
-	}}
+	row := store.NewMessage{Message: models.Message{ID: m.ID, Namespace: cmp.Or(a.cfg.Namespaces[m.Channel], m.Channel),
+		TransportName: transport, Type: m.Type, Source: m.Source, Content: content, ContentType: m.ContentType,
+		SerializedProperties: properties, OrderingKey: m.OrderingKey}}
 	row.Handlers = make([]store.NewStatus, 0, len(handlers))
 	for _, h := range handlers {
 		key, err := orderingKey(h, m)
@@ -55,10 +50,8 @@ func (a *Acceptor) check(m handler.RawMessage, handlers []*handler.Handler) (sto
 			return store.NewMessage{}, &InvalidError{MessageID: m.ID, Reason: reasonBadOrderingKey,
 				Detail: fmt.Sprintf("handler %q", h.Key()), Err: err}
 		}
-		row.Handlers = append(row.Handlers, store.NewStatus{
-			HandlerKey: h.Key(), LegacyKeys: h.LegacyKeys(), Retention: cmp.Or(h.Retention(), a.retention),
-			Lane: store.LaneOf(h.LaneKey(), key),
-		})
+		row.Handlers = append(row.Handlers, store.NewStatus{HandlerKey: h.Key(), LegacyKeys: h.LegacyKeys(),
+			Retention: cmp.Or(h.Retention(), a.cfg.Retention), Lane: store.LaneOf(h.LaneKey(), key)})
 	}
 	return row, nil
 }
@@ -108,9 +101,8 @@ func orderingKey(h *handler.Handler, m handler.RawMessage) (key []byte, err erro
 
 // reasonOfID classifies what is wrong with an ID.
 func reasonOfID(err error) string {
-	var long *envelope.IDTooLongError
 	switch {
-	case errors.As(err, &long):
+	case errors.As(err, new(*envelope.IDTooLongError)):
 		return reasonIDTooLong
 	case errors.Is(err, envelope.ErrMissingID):
 		return reasonMissingID

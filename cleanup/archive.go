@@ -59,19 +59,18 @@ func (r *run) archiveBatch(ctx context.Context, req store.CleanupRequest) (store
 	result := store.CleanupResult{Next: req.After}
 	var found store.ExpiredBatch
 	err := r.bounded(ctx, func(ctx context.Context) (err error) {
-		found, err = r.store.Expired(ctx, req)
+		found, err = r.cfg.Store.Expired(ctx, req)
 		return err
 	})
 	if err != nil {
 		return result, err
 	}
 	for numbers := found.MessageNumbers; len(numbers) > 0 && !r.givenUp; {
-		var (
-			loaded []store.ExpiredMessage
-			read   int
-		)
+		var loaded []store.ExpiredMessage
+		var read int
 		err := r.bounded(ctx, func(ctx context.Context) (err error) {
-			loaded, read, err = r.store.LoadExpired(ctx, req, numbers[:min(len(numbers), archiveRows, req.Limit)], archiveBytes)
+			next := numbers[:min(len(numbers), archiveRows, req.Limit)]
+			loaded, read, err = r.cfg.Store.LoadExpired(ctx, req, next, archiveBytes)
 			return err
 		})
 		if err != nil {
@@ -132,7 +131,7 @@ func (r *run) archiveAll(ctx context.Context, loaded []store.ExpiredMessage, res
 		r.refusals++
 		r.givenUp = r.refusals >= maxRefusals
 		if r.givenUp {
-			r.log.Error("inbox: the archive function fails with everything, cleanup of messages ends until its next run",
+			r.cfg.Logger.Error("inbox: the archive function fails with everything, cleanup of messages ends until its next run",
 				zap.Error(r.refused))
 		}
 	}
@@ -144,7 +143,7 @@ func (r *run) deleteArchived(ctx context.Context, archived []store.ExpiredMessag
 		return err
 	}
 	return r.bounded(ctx, func(ctx context.Context) error {
-		part, err := r.store.DeleteExpired(ctx, archived)
+		part, err := r.cfg.Store.DeleteExpired(ctx, archived)
 		result.Messages += part.Messages
 		result.Statuses += part.Statuses
 		result.Passed += part.Passed
@@ -159,11 +158,11 @@ func (r *run) handOver(ctx context.Context, loaded []store.ExpiredMessage) (refu
 	for i, m := range loaded {
 		messages[i] = Archived{Message: m.Message, Statuses: m.Statuses, Stays: m.Stays}
 	}
-	limited, cancel := context.WithTimeout(ctx, r.opts.ArchiveTimeout)
+	limited, cancel := context.WithTimeout(ctx, r.cfg.Options.ArchiveTimeout)
 	defer cancel()
 	returned := make(chan error, 1)
 	go func() { returned <- r.callArchive(limited, messages) }()
-	renewal := time.NewTicker(r.statementTimeout)
+	renewal := time.NewTicker(r.cfg.StatementTimeout)
 	defer renewal.Stop()
 	for {
 		select {
@@ -183,7 +182,7 @@ func (r *run) handOver(ctx context.Context, loaded []store.ExpiredMessage) (refu
 }
 
 func (r *run) callArchive(ctx context.Context, messages []Archived) error {
-	if err := routine.Protect("the archive function", func() error { return r.archive(ctx, messages) }); err != nil {
+	if err := routine.Protect("the archive function", func() error { return r.cfg.Archive(ctx, messages) }); err != nil {
 		return err
 	}
 	return ctx.Err() // its time was up, so even a nil does not prove that it has waited for its writes
@@ -195,6 +194,6 @@ func (r *run) keep(messages int, refusal error) {
 	if r.refused == nil {
 		r.refused = refusal
 	}
-	r.log.Error("inbox: the archive function failed, its messages are kept for the next run",
+	r.cfg.Logger.Error("inbox: the archive function failed, its messages are kept for the next run",
 		zap.Int(telemetry.FieldMessages, messages), zap.Error(refusal))
 }

@@ -19,9 +19,8 @@ import (
 // byTable returns the counts of a run by table, as the metrics show them.
 func byTable(d handler.Deleted) []telemetry.Deletions {
 	return []telemetry.Deletions{{Table: "messages", Rows: d.Messages}, {Table: "statuses", Rows: d.Statuses},
-		{Table: "markers", Rows: d.Markers},
-		{Table: "audit", Rows: d.Audit}, {Table: "rejected", Rows: d.Rejected}, {Table: "workers", Rows: d.Workers},
-		{Table: "leases", Rows: d.Leases}}
+		{Table: "markers", Rows: d.Markers}, {Table: "audit", Rows: d.Audit}, {Table: "rejected", Rows: d.Rejected},
+		{Table: "workers", Rows: d.Workers}, {Table: "leases", Rows: d.Leases}}
 }
 
 func fieldsOf(d handler.Deleted) []zap.Field {
@@ -58,8 +57,9 @@ func (c *Cleaner) Clean(ctx context.Context) (handler.Deleted, error) {
 
 // runOnce does one run. If it has to wait for a partition, the run says so, and that is no error.
 func (c *Cleaner) runOnce(ctx context.Context) (*run, error) {
-	r := &run{Cleaner: c, limit: c.opts.CleanupBatchSize, owner: lease.New(c.store, lockName,
-		uuid.Must(uuid.NewV7()).String(), 3*c.statementTimeout+pauseBetweenBatches, c.statementTimeout, c.clock.Now)}
+	timeout := c.cfg.StatementTimeout
+	r := &run{Cleaner: c, limit: c.cfg.Options.CleanupBatchSize, owner: lease.New(c.cfg.Store, lockName,
+		uuid.Must(uuid.NewV7()).String(), 3*timeout+pauseBetweenBatches, timeout, c.cfg.Clock.Now)}
 	if err := c.lease(ctx, r.owner); err != nil {
 		if !errors.Is(err, ErrLeaseHeld) {
 			c.release(ctx, r.owner) // the database may have given it to us: a stop may cut its response off
@@ -68,7 +68,7 @@ func (c *Cleaner) runOnce(ctx context.Context) (*run, error) {
 	}
 	defer c.release(ctx, r.owner)
 	began, failed := time.Now(), true // true if it panics
-	defer func() { c.measure.Cleaned(ctx, time.Since(began), failed, byTable(r.deleted)...) }()
+	defer func() { c.cfg.Instruments.Cleaned(ctx, time.Since(began), failed, byTable(r.deleted)...) }()
 	if err := r.begin(ctx); err != nil {
 		return r, fmt.Errorf("cleanup: %w", err)
 	}
@@ -115,14 +115,14 @@ type run struct {
 // begin stores how far this process's consumers have read, forgets partitions that were removed long ago, and reads the
 // database's clock.
 func (r *run) begin(ctx context.Context) error {
-	err := r.bounded(ctx, r.record)
+	err := r.bounded(ctx, r.cfg.Record)
 	if err == nil {
 		err = r.bounded(ctx, r.forget)
 	}
 	if err == nil {
 		err = r.bounded(ctx, func(ctx context.Context) (err error) {
-			r.local = r.clock.Now()
-			r.now, err = r.store.Clock(ctx, r.local)
+			r.local = r.cfg.Clock.Now()
+			r.now, err = r.cfg.Store.Clock(ctx, r.local)
 			return err
 		})
 	}
@@ -159,7 +159,7 @@ func (r *run) batches(ctx context.Context, work func(limit int) (deleted int64, 
 			}
 		case ctx.Err() == nil && store.IsTransient(err) && r.limit > minBatch:
 			r.limit = max(r.limit/2, minBatch)
-			r.log.Warn("inbox: cleanup batch timed out or failed, halving it", zap.Int(telemetry.FieldBatch, r.limit),
+			r.cfg.Logger.Warn("inbox: cleanup batch timed out or failed, halving it", zap.Int(telemetry.FieldBatch, r.limit),
 				zap.Error(err))
 		default:
 			return fmt.Errorf("cleanup: %w", err)
@@ -172,7 +172,7 @@ func (r *run) batches(ctx context.Context, work func(limit int) (deleted int64, 
 
 // bounded makes a database call with a deadline.
 func (r *run) bounded(ctx context.Context, call func(ctx context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, r.statementTimeout)
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.StatementTimeout)
 	defer cancel()
 	err := call(ctx)
 	if err != nil && ctx.Err() != nil {

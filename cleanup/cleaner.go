@@ -58,18 +58,10 @@ type Config struct {
 // Cleaner cleans one inbox, at intervals or by hand. It is safe for concurrent use. Only one
 // process of an inbox cleans at a time.
 type Cleaner struct {
-	store            Store
-	opts             Options
-	archive          Archive
-	record           func(ctx context.Context) error
-	statementTimeout time.Duration
-	workerAge        time.Duration
-	clock            clock.Clock
-	log              *zap.Logger
-	measure          *telemetry.Instruments
-	walked           walked
-	state            state
-	loop             routine.Loop
+	cfg    Config
+	walked walked
+	state  state
+	loop   routine.Loop
 }
 
 // New makes a Cleaner. It fails only on invalid options.
@@ -80,12 +72,9 @@ func New(cfg Config) (*Cleaner, error) {
 	if cfg.Record == nil {
 		cfg.Record = func(context.Context) error { return nil }
 	}
-	return &Cleaner{
-		store: cfg.Store, opts: cfg.Options, archive: cfg.Archive, record: cfg.Record,
-		statementTimeout: cfg.StatementTimeout,
-		workerAge:        max(store.DrainKept, cfg.WorkerAge), clock: cfg.Clock, log: cfg.Logger, measure: cfg.Instruments,
-		walked: walked{retentions: retentionsOf(cfg.Options, cfg.Handlers), every: cfg.EveryHandler},
-	}, nil
+	cfg.WorkerAge = max(store.DrainKept, cfg.WorkerAge)
+	return &Cleaner{cfg: cfg,
+		walked: walked{retentions: retentionsOf(cfg.Options, cfg.Handlers), every: cfg.EveryHandler}}, nil
 }
 
 // Start cleans once every CleanupInterval, for the first time after one interval. It does nothing if there is nothing
@@ -100,8 +89,8 @@ func (c *Cleaner) Start() {
 // idle reports whether nothing needs runs in the background. The rows of dead workers and expired
 // leases do not: existing runs, and the processor's sweeps, prune them.
 func (c *Cleaner) idle() bool {
-	return len(c.walked.lengths) == 0 && !c.opts.SweepMarkers && c.opts.AuditRetention == 0 &&
-		c.opts.RejectedRetention == 0
+	return len(c.walked.lengths) == 0 && !c.cfg.Options.SweepMarkers && c.cfg.Options.AuditRetention == 0 &&
+		c.cfg.Options.RejectedRetention == 0
 }
 
 // Stop ends cleaning; the running batch is rolled back. It waits for the run to end, at most until ctx ends, and then
@@ -115,7 +104,7 @@ func (c *Cleaner) Stop(ctx context.Context) error {
 
 func (c *Cleaner) run(ctx context.Context) {
 	defer c.state.reset()
-	for wait := c.opts.CleanupInterval; routine.Sleep(ctx, wait); {
+	for wait := c.cfg.Options.CleanupInterval; routine.Sleep(ctx, wait); {
 		wait = c.once(ctx)
 	}
 }
@@ -124,20 +113,20 @@ func (c *Cleaner) run(ctx context.Context) {
 func (c *Cleaner) once(ctx context.Context) (wait time.Duration) {
 	r, err := c.clean(ctx)
 	if r.waitingFor == nil && (errors.Is(err, ErrLeaseHeld) || ctx.Err() != nil) {
-		return c.opts.CleanupInterval
+		return c.cfg.Options.CleanupInterval
 	}
 	c.ended(r, err)
 	if err != nil {
-		c.log.Error("inbox: cleanup failed, trying again after its interval", zap.Error(err))
+		c.cfg.Logger.Error("inbox: cleanup failed, trying again after its interval", zap.Error(err))
 	}
 	if r.waitingFor == nil {
-		c.log.Info("inbox: cleaned", fieldsOf(r.deleted)...)
-		return c.opts.CleanupInterval
+		c.cfg.Logger.Info("inbox: cleaned", fieldsOf(r.deleted)...)
+		return c.cfg.Options.CleanupInterval
 	}
 	if r.deleted != (handler.Deleted{}) { // other tables, or before the partition was added
-		c.log.Info("inbox: cleaned partly", fieldsOf(r.deleted)...)
+		c.cfg.Logger.Info("inbox: cleaned partly", fieldsOf(r.deleted)...)
 	}
-	return min(c.opts.CleanupInterval, recheck)
+	return min(c.cfg.Options.CleanupInterval, recheck)
 }
 
 // clean runs once and turns a panic into an error: it must not end the process.
@@ -163,9 +152,9 @@ func (c *Cleaner) lease(ctx context.Context, owner *lease.Lease) error {
 }
 
 func (c *Cleaner) release(ctx context.Context, owner *lease.Lease) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(c.statementTimeout, time.Second))
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(c.cfg.StatementTimeout, time.Second))
 	defer cancel()
 	if err := owner.Release(ctx); err != nil {
-		c.log.Warn("inbox: releasing the cleanup lease failed, it expires by itself", zap.Error(err))
+		c.cfg.Logger.Warn("inbox: releasing the cleanup lease failed, it expires by itself", zap.Error(err))
 	}
 }

@@ -36,12 +36,7 @@ type Options struct {
 
 // DefaultOptions returns the defaults of contract 9 for an inbox.
 func DefaultOptions() Options {
-	return Options{
-		Retention:        0, // everything is kept
-		CleanupInterval:  time.Hour,
-		CleanupBatchSize: 10_000,
-		ArchiveTimeout:   time.Minute,
-	}
+	return Options{CleanupInterval: time.Hour, CleanupBatchSize: 10_000, ArchiveTimeout: time.Minute}
 }
 
 // lockName is the lease that lets one worker clean at a time.
@@ -50,26 +45,16 @@ const lockName = "cleanup"
 // Validate reports every option that is out of range, by name, with its value and what is allowed.
 func (o Options) Validate() []error {
 	var problems []error
-	refuse := func(name string, value any, allowed string) {
-		problems = append(problems, fmt.Errorf("option %s = %v: must be %s", name, value, allowed))
+	check := func(name string, value any, fine bool, allowed string) {
+		if !fine {
+			problems = append(problems, fmt.Errorf("option %s = %v: must be %s", name, value, allowed))
+		}
 	}
-	if o.Retention < 0 {
-		refuse("Retention", o.Retention, "0 (forever) or more")
-	}
-	if o.CleanupInterval <= 0 {
-		refuse("CleanupInterval", o.CleanupInterval, "more than 0")
-	}
-	if o.CleanupBatchSize < 1 {
-		refuse("CleanupBatchSize", o.CleanupBatchSize, "1 or more")
-	}
-	if o.AuditRetention < 0 {
-		refuse("AuditRetention", o.AuditRetention, "0 (forever) or more")
-	}
-	if o.RejectedRetention < 0 {
-		refuse("RejectedRetention", o.RejectedRetention, "0 (forever) or more")
-	}
-	if o.ArchiveTimeout <= 0 {
-		refuse("ArchiveTimeout", o.ArchiveTimeout, "more than 0")
-	}
+	check("Retention", o.Retention, o.Retention >= 0, "0 (forever) or more")
+	check("CleanupInterval", o.CleanupInterval, o.CleanupInterval > 0, "more than 0")
+	check("CleanupBatchSize", o.CleanupBatchSize, o.CleanupBatchSize >= 1, "1 or more")
+	check("AuditRetention", o.AuditRetention, o.AuditRetention >= 0, "0 (forever) or more")
+	check("RejectedRetention", o.RejectedRetention, o.RejectedRetention >= 0, "0 (forever) or more")
+	check("ArchiveTimeout", o.ArchiveTimeout, o.ArchiveTimeout > 0, "more than 0")
 	return problems
 }

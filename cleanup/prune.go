@@ -14,7 +14,7 @@ const vanishedAge = 24 * time.Hour
 
 // prune deletes rows that are not messages or statuses, under the run's lease.
 func (r *run) prune(ctx context.Context) error {
-	if r.opts.SweepMarkers && r.waitingFor == nil {
+	if r.cfg.Options.SweepMarkers && r.waitingFor == nil {
 		if err := r.waits(r.pruneMarkers(ctx)); err != nil {
 			return err
 		}
@@ -28,18 +28,18 @@ func (r *run) pruneMarkers(ctx context.Context) error {
 		return err
 	}
 	defer func() { r.held = nil }()
-	return r.pruneRows(ctx, &r.deleted.Markers, r.until, r.store.DeleteMarkers)
+	return r.pruneRows(ctx, &r.deleted.Markers, r.until, r.cfg.Store.DeleteMarkers)
 }
 
 // pruneOthers deletes the rows that no redelivery needs.
 func (r *run) pruneOthers(ctx context.Context) error {
-	if age := r.opts.AuditRetention; age > 0 {
-		if err := r.pruneRows(ctx, &r.deleted.Audit, r.now.Add(-age), r.store.DeleteAudit); err != nil {
+	if age := r.cfg.Options.AuditRetention; age > 0 {
+		if err := r.pruneRows(ctx, &r.deleted.Audit, r.now.Add(-age), r.cfg.Store.DeleteAudit); err != nil {
 			return err
 		}
 	}
-	if age := r.opts.RejectedRetention; age > 0 {
-		if err := r.pruneRows(ctx, &r.deleted.Rejected, r.now.Add(-age), r.store.DeleteRejected); err != nil {
+	if age := r.cfg.Options.RejectedRetention; age > 0 {
+		if err := r.pruneRows(ctx, &r.deleted.Rejected, r.now.Add(-age), r.cfg.Store.DeleteRejected); err != nil {
 			return err
 		}
 	}
@@ -47,7 +47,7 @@ func (r *run) pruneOthers(ctx context.Context) error {
 		return err
 	}
 	err := r.bounded(ctx, func(ctx context.Context) (err error) {
-		r.deleted.Leases, err = r.store.DeleteExpiredLeases(ctx, vanishedAge, r.now)
+		r.deleted.Leases, err = r.cfg.Store.DeleteExpiredLeases(ctx, vanishedAge, r.now)
 		return err
 	})
 	if err == nil {
@@ -80,17 +80,17 @@ func (r *run) pruneRows(ctx context.Context, sum *int64, before time.Time,
 // it would come back under a new ID. Its claims need no row: the sweeps of a processor that starts
 // later release claims whose worker has none.
 func (r *run) pruneWorkers(ctx context.Context) error {
-	workers, err := r.store.Workers(ctx, r.now)
+	workers, err := r.cfg.Store.Workers(ctx, r.now)
 	if err != nil {
 		return err
 	}
 	var gone, drains []string
 	for _, w := range workers {
-		if w.SilentFor <= r.workerAge {
+		if w.SilentFor <= r.cfg.WorkerAge {
 			continue
 		}
 		if !w.Stopped && !w.Released {
-			err := r.store.MarkReleased(ctx, w.ID, r.now)
+			err := r.cfg.Store.MarkReleased(ctx, w.ID, r.now)
 			if errors.Is(err, store.ErrWorkerBusy) {
 				continue // one of its statements is open
 			}
@@ -105,13 +105,13 @@ func (r *run) pruneWorkers(ctx context.Context) error {
 		}
 	}
 	if len(drains) > 0 { // not counted, because no process has vanished
-		if _, err := r.store.DeleteWorkers(ctx, drains); err != nil {
+		if _, err := r.cfg.Store.DeleteWorkers(ctx, drains); err != nil {
 			return err
 		}
 	}
 	if len(gone) == 0 {
 		return nil
 	}
-	r.deleted.Workers, err = r.store.DeleteWorkers(ctx, gone)
+	r.deleted.Workers, err = r.cfg.Store.DeleteWorkers(ctx, gone)
 	return err
 }

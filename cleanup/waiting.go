@@ -78,7 +78,7 @@ func waitingFor(p models.Partition) *WaitingError {
 func (r *run) caughtUp(ctx context.Context, markers bool) (until time.Time, behind *WaitingError, err error) {
 	until = r.now
 	err = r.bounded(ctx, func(ctx context.Context) error {
-		p, found, err := r.store.FurthestBehind(ctx, markers)
+		p, found, err := r.cfg.Store.FurthestBehind(ctx, markers)
 		switch {
 		case err != nil || !found:
 			return err
@@ -117,7 +117,7 @@ const undeclaredFor = 7 * 24 * time.Hour
 
 // forget deletes the partitions of channels, groups and topics that were removed.
 func (r *run) forget(ctx context.Context) error {
-	forgotten, err := r.store.ForgetPartitions(ctx, undeclaredFor)
+	forgotten, err := r.cfg.Store.ForgetPartitions(ctx, undeclaredFor)
 	type consumer struct{ channel, group, topic string }
 	partitions := map[consumer]int{}
 	for _, p := range forgotten {
@@ -126,7 +126,7 @@ func (r *run) forget(ctx context.Context) error {
 		}
 	}
 	for c, n := range partitions {
-		r.log.Warn("inbox: no worker has declared these partitions for seven days, cleanup no longer waits for them",
+		r.cfg.Logger.Warn("inbox: no worker has declared these partitions for seven days, cleanup no longer waits for them",
 			zap.String(telemetry.FieldChannel, c.channel), zap.String(telemetry.FieldGroup, c.group),
 			zap.String(telemetry.FieldTopic, c.topic), zap.Int(telemetry.FieldPartitions, n))
 	}
@@ -191,11 +191,11 @@ func (c *Cleaner) Health() Health {
 // patience is for how long runs may wait before health degrades. It is a minute at least, because other processes
 // record their progress at intervals.
 func (c *Cleaner) patience() time.Duration {
-	return max(heldIntervals*c.opts.CleanupInterval, time.Minute)
+	return max(heldIntervals*c.cfg.Options.CleanupInterval, time.Minute)
 }
 
 func (c *Cleaner) overdue() bool {
-	return c.state.held != nil && c.state.behindFor+c.clock.Now().Sub(c.state.measured) >= c.patience()
+	return c.state.held != nil && c.state.behindFor+c.cfg.Clock.Now().Sub(c.state.measured) >= c.patience()
 }
 
 // ended records how a run ended. A run that did not wait may still have kept rows for a partition that lags.
@@ -212,7 +212,7 @@ func (c *Cleaner) ended(r *run, err error) {
 		return
 	}
 	if c.state.held != nil {
-		c.log.Info("inbox: cleanup no longer waits for consumers", zap.Time(telemetry.FieldSince, c.state.since))
+		c.cfg.Logger.Info("inbox: cleanup no longer waits for consumers", zap.Time(telemetry.FieldSince, c.state.since))
 	}
 	c.state.clear()
 }
@@ -228,11 +228,11 @@ func (c *Cleaner) held(by *WaitingError, r *run) {
 		c.state.since, c.state.measured = r.local, r.local
 	}
 	if first {
-		c.log.Info("inbox: cleanup waits for consumers", zap.Error(by))
+		c.cfg.Logger.Info("inbox: cleanup waits for consumers", zap.Error(by))
 	}
 	if !c.state.warned && c.overdue() {
 		c.state.warned = true
-		c.log.Warn("inbox: cleanup has waited for consumers for six intervals, what their redeliveries may need is kept",
+		c.cfg.Logger.Warn("inbox: cleanup has waited for consumers for six intervals, what their redeliveries may need is kept",
 			zap.Time(telemetry.FieldSince, c.state.since), zap.Error(by))
 	}
 }

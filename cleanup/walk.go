@@ -141,7 +141,7 @@ func (r *run) foreignKeys(ctx context.Context) ([]string, error) {
 	}
 	var workers []store.WorkerState
 	err := r.bounded(ctx, func(ctx context.Context) (err error) {
-		workers, err = r.store.Workers(ctx, r.now)
+		workers, err = r.cfg.Store.Workers(ctx, r.now)
 		return err
 	})
 	if err != nil {
@@ -204,11 +204,11 @@ func (r *run) walk(ctx context.Context) error {
 }
 
 func (r *run) batch(ctx context.Context, req store.CleanupRequest) (result store.CleanupResult, err error) {
-	if r.archive != nil {
+	if r.cfg.Archive != nil {
 		return r.archiveBatch(ctx, req)
 	}
 	err = r.bounded(ctx, func(ctx context.Context) error {
-		result, err = r.store.Cleanup(ctx, req)
+		result, err = r.cfg.Store.Cleanup(ctx, req)
 		return err
 	})
 	return result, err

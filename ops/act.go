@@ -79,8 +79,6 @@ func (o statusActions) whyNot(ctx context.Context, tx *gorm.DB, action Action, i
 		return fmt.Errorf("%w: it is completed, discarded, superseded or deleted", ErrStale)
 	case s == nil:
 		return fmt.Errorf("%w: no open status has this ID: it is unknown, or completed, discarded, superseded or deleted", ErrNotFound)
-	}
-	switch {
 	case version != 0 && int64(s.Version) != version:
 		return fmt.Errorf("%w: it is at version %d, not %d", ErrStale, s.Version, version)
 	case stateOf(s) == StateProcessing:

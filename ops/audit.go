@@ -78,29 +78,25 @@ type AuditFilter struct {
 func (o auditLog) Audit(ctx context.Context, filter AuditFilter, after Cursor, limit int) (Page[AuditEntry], error) {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
-	const list = "audit"
-	for _, each := range []struct{ name, text string }{{"actor", string(filter.Actor)}, {"action", string(filter.Action)},
-		{"target", filter.Target}} {
-		if err := checkText(each.name, each.text, 0, 0); err != nil {
-			return Page[AuditEntry]{}, err
-		}
+	err := checkTexts(argument{name: "actor", text: string(filter.Actor)},
+		argument{name: "action", text: string(filter.Action)}, argument{name: "target", text: filter.Target})
+	if err == nil {
+		err = checkAges(filter.From, filter.To)
 	}
-	if err := checkAges(filter.From, filter.To); err != nil {
+	if err != nil {
 		return Page[AuditEntry]{}, err
 	}
 	from, to := o.roughly(filter.From, filter.To)
 	placeAt := func(h store.AuditHit) place { return place{ListPlace: store.ListPlace{ID: h.ID}} }
 	read := func(ctx context.Context, p place, depth, limit int) (part[store.AuditHit], error) {
-		scan := store.AuditScan{FromID: auditFrom(filter.From), BeforeID: min(p.ID, auditBefore(filter.To)), Depth: depth,
-			Limit: limit, Actor: string(filter.Actor), Action: string(filter.Action), Target: filter.Target, From: from, To: to}
-		rows, err := readMany(ctx, o.access, func(ctx context.Context, pool gorm.ConnPool) ([]store.AuditHit, error) {
-			return o.store.ScanAudit(ctx, pool, scan)
-		})
+		scan := store.AuditScan{FromID: auditID(filter.From, -auditMargin, uuid.Nil),
+			BeforeID: min(p.ID, auditID(filter.To, auditMargin, uuid.Max)), Depth: depth, Limit: limit,
+			Actor: string(filter.Actor), Action: string(filter.Action), Target: filter.Target, From: from, To: to}
+		rows, err := o.store.ScanAudit(ctx, o.largePool(ctx), scan)
 		return parted(rows, placeAt, func(h store.AuditHit) (int, bool) { return h.Looked, h.Closes }), err
 	}
-	page, err := pageOf(ctx, list, filter, after, limit, false, read, placeAt, func(r store.AuditHit) bool {
-		return (filter.From.IsZero() || !r.OccurredAt.Before(filter.From)) &&
-			(filter.To.IsZero() || r.OccurredAt.Before(filter.To))
+	page, err := pageOf(ctx, "audit", filter, after, limit, false, read, placeAt, func(h store.AuditHit) bool {
+		return within(h.OccurredAt, filter.From, filter.To)
 	})
 	if err != nil {
 		return Page[AuditEntry]{}, fmt.Errorf("list the audit: %w", err)
@@ -122,9 +118,7 @@ func (o auditLog) details(ctx context.Context, entries []AuditEntry) error {
 	for i, entry := range entries {
 		ids[i] = entry.ID
 	}
-	details, err := read(ctx, o.access, func(ctx context.Context, pool gorm.ConnPool) (map[string]string, error) {
-		return o.store.AuditDetails(ctx, pool, ids)
-	})
+	details, err := o.store.AuditDetails(ctx, o.pool(ctx), ids)
 	for i := range entries {
 		entries[i].Detail = details[entries[i].ID]
 	}
@@ -247,22 +241,11 @@ func putTime(id *uuid.UUID, at int64) {
 // programs may use another clock.
 const auditMargin = time.Hour
 
-// auditFrom returns an ID before the IDs of all audit rows since t.
-func auditFrom(t time.Time) string {
-	id := uuid.Nil
+// auditID returns an ID with the time of t plus a margin, or with its own if t is zero.
+func auditID(t time.Time, margin time.Duration, id uuid.UUID) string {
 	if !t.IsZero() {
-		putTime(&id, placeInTime(t.Add(-auditMargin)))
+		putTime(&id, placeInTime(t.Add(margin)))
 	}
-	return id.String()
-}
-
-// auditBefore returns an ID after the IDs of all audit rows until t.
-func auditBefore(t time.Time) string {
-	if t.IsZero() {
-		return lastID
-	}
-	id := uuid.Max
-	putTime(&id, placeInTime(t.Add(auditMargin)))
 	return id.String()
 }
 

@@ -2,7 +2,6 @@ package ops
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -13,7 +12,6 @@ import (
 	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/models"
 )
 
 // Backfill gives a handler the statuses that it lacks for stored messages, as redeliveries of them would. It covers
@@ -46,8 +44,7 @@ func (o statusActions) Backfill(
 	if err != nil {
 		return fail(BulkResult{}, err)
 	}
-	result, err := o.inChunks(ctx, actor, ActionBackfill, b.target, b.filter, bulk, b.count,
-		func(ctx context.Context, chunk int) (BulkResult, error) { return b.run(ctx, chunk, bulk) })
+	result, err := o.inChunks(ctx, actor, ActionBackfill, b.target, b.filter, bulk, b.count, b.run)
 	if err != nil {
 		return fail(result, err)
 	}
@@ -101,10 +98,8 @@ const backfillPage = 1000
 
 // unhandled is a message without a row of the handler.
 type unhandled struct {
-	number     int64
-	id         string
-	receivedAt time.Time
-	lane       *store.Lane
+	store.UnhandledMessage
+	lane *store.Lane
 }
 
 // find returns the messages among the next ones that lack a row; next is nil at the end.
@@ -116,9 +111,7 @@ func (b *backfill) find(
 	if b.of.Shared {
 		scan.ReadsProperties = properties.ChannelBytes
 	}
-	read, err := readMany(ctx, b.access, func(ctx context.Context, pool gorm.ConnPool) ([]store.UnhandledMessage, error) {
-		return b.store.ScanUnhandled(ctx, pool, scan)
-	})
+	read, err := b.store.ScanUnhandled(ctx, b.largePool(ctx), scan)
 	if err != nil {
 		return nil, nil, 0, fmt.Errorf("find messages: %w", err)
 	}
@@ -126,8 +119,8 @@ func (b *backfill) find(
 		looked++
 		next = &place{ListPlace: m.Place}
 		if m.Lacks && (!b.of.Shared || properties.Channel(m.Properties) == b.of.Channel) && b.retained(m.ReceivedAt) &&
-			!m.ReceivedAt.Before(b.filter.From) && m.ReceivedAt.Before(b.filter.To) {
-			found = append(found, unhandled{number: m.Place.Number, id: m.ID, receivedAt: m.ReceivedAt})
+			within(m.ReceivedAt, b.filter.From, b.filter.To) {
+			found = append(found, unhandled{UnhandledMessage: m})
 		}
 	}
 	if looked < limit {
@@ -154,14 +147,14 @@ func (b *backfill) count(ctx context.Context) (count Count, err error) {
 	return count, nil
 }
 
-func (b *backfill) run(ctx context.Context, chunk int, bulk Bulk) (result BulkResult, err error) {
+func (b *backfill) run(ctx context.Context, bulk Bulk) (result BulkResult, err error) {
 	for after := &b.begin; after != nil; {
 		found, next, looked, err := b.find(ctx, *after, backfillPage)
 		if err != nil {
 			return result, err
 		}
 		result.Looked += int64(looked)
-		for each := range slices.Chunk(found, chunk) {
+		for each := range slices.Chunk(found, bulk.ChunkSize) {
 			if bulk.Max > 0 {
 				left := bulk.Max - result.Done - result.Skipped
 				result.More = left < int64(len(each))
@@ -193,9 +186,9 @@ func (b *backfill) addChunk(ctx context.Context, messages []unhandled) (int, err
 	}
 	numbers := make([]int64, len(messages))
 	for i := range messages {
-		numbers[i] = messages[i].number
+		numbers[i] = messages[i].Place.Number
 		if err := b.setLane(ctx, &messages[i]); err != nil {
-			return 0, fmt.Errorf("message %q: %w", messages[i].id, err)
+			return 0, fmt.Errorf("message %q: %w", messages[i].ID, err)
 		}
 	}
 	var added []string
@@ -218,10 +211,7 @@ func (b *backfill) addChunk(ctx context.Context, messages []unhandled) (int, err
 		}
 		return chunkDetail{Filter: b.filter, Statuses: added}, err
 	})
-	if errors.Is(err, errNothing) {
-		return 0, nil
-	}
-	if err != nil {
+	if err != nil || len(added) == 0 {
 		return 0, err
 	}
 	b.wakeAfter(ctx, true, []store.ChangedStatus{{HandlerKey: b.key}})
@@ -231,14 +221,14 @@ func (b *backfill) addChunk(ctx context.Context, messages []unhandled) (int, err
 // rows returns the rows to add. It leaves out messages that cleanup deleted, or may delete, before they were locked.
 func (b *backfill) rows(messages []unhandled, locked []int64) (rows []store.AddedStatus, err error) {
 	for _, m := range messages {
-		if !slices.Contains(locked, m.number) || !b.retained(m.receivedAt) {
+		if !slices.Contains(locked, m.Place.Number) || !b.retained(m.ReceivedAt) {
 			continue
 		}
 		id, err := uuid.NewV7()
 		if err != nil {
 			return nil, fmt.Errorf("make a status ID: %w", err)
 		}
-		rows = append(rows, store.AddedStatus{ID: id.String(), MessageID: m.id, MessageNumber: m.number, Lane: m.lane})
+		rows = append(rows, store.AddedStatus{ID: id.String(), MessageID: m.ID, MessageNumber: m.Place.Number, Lane: m.lane})
 	}
 	return rows, nil
 }
@@ -264,9 +254,7 @@ func (b *backfill) setLane(ctx context.Context, m *unhandled) error {
 	if !b.of.Handler.Ordered() {
 		return nil
 	}
-	message, err := read(ctx, b.access, func(ctx context.Context, pool gorm.ConnPool) (*models.Message, error) {
-		return b.store.LoadMessage(ctx, pool, m.number)
-	})
+	message, err := b.store.LoadMessage(ctx, b.pool(ctx), m.Place.Number)
 	if err != nil || message == nil { // gone: the lock will not find it either
 		return err
 	}

@@ -12,7 +12,6 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/columns"
-	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/redact"
 )
@@ -79,10 +78,8 @@ type PartitionRef struct {
 }
 
 func (at PartitionRef) check() error {
-	if err := checkText("channel", at.Channel, 1, columns.MaxChannel); err != nil {
-		return err
-	}
-	if err := checkText("topic", at.Topic, 1, columns.MaxTopic); err != nil {
+	if err := checkTexts(argument{"channel", at.Channel, 1, columns.MaxChannel},
+		argument{"topic", at.Topic, 1, columns.MaxTopic}); err != nil {
 		return err
 	}
 	if at.Partition < 0 || at.Offset < 0 {
@@ -145,9 +142,7 @@ func (o processes) reportedConsumers(ctx context.Context, workers []Worker) (con
 			alive[w.ID] = w
 		}
 	}
-	stored, err := read(ctx, o.access, func(ctx context.Context, pool gorm.ConnPool) ([]store.WorkerConsumers, error) {
-		return o.store.StoredConsumers(ctx, pool, maxConsuming)
-	})
+	stored, err := o.store.StoredConsumers(ctx, o.pool(ctx), maxConsuming)
 	if err != nil {
 		return nil, err
 	}
@@ -177,9 +172,7 @@ func (o processes) requests(ctx context.Context) (map[PartitionRef]models.Partit
 	if err != nil {
 		return nil, err
 	}
-	found, err := read(ctx, o.access, func(ctx context.Context, pool gorm.ConnPool) ([]models.PartitionRequest, error) {
-		return o.store.AllPartitionRequests(ctx, pool, now.Add(-requestsLast), maxListed)
-	})
+	found, err := o.store.AllPartitionRequests(ctx, o.pool(ctx), now.Add(-requestsLast), maxListed)
 	requests := make(map[PartitionRef]models.PartitionRequest, len(found))
 	for _, r := range found {
 		if r.Decision == columns.DecisionContinue {

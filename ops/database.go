@@ -2,12 +2,16 @@ package ops
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"time"
 
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/redaction"
+	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/postgres/pgxtx"
 )
 
 // access is how this package reaches the tables: by bounded statements on a few connections, with redacted texts, and
@@ -23,20 +27,18 @@ type access struct {
 	denials  denials
 }
 
-// within limits one statement or transaction to the statement timeout.
-func (o *access) within(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, o.opts.StatementTimeout)
-}
-
-// connect waits for one of the connections that this Ops may use. A caller that has one must not wait for a second: all
-// callers might wait for each other.
-func (o *access) connect(ctx context.Context) (release func(), err error) {
+// connected runs one statement or transaction, limited to the statement timeout, on one of the connections that this
+// Ops may use. One that runs must not wait for a second connection: all callers might wait for each other.
+func (o *access) connected(ctx context.Context, run func(context.Context) error) error {
 	select {
 	case o.inUse <- struct{}{}:
-		return func() { <-o.inUse }, nil
+		defer func() { <-o.inUse }()
 	case <-ctx.Done():
-		return nil, fmt.Errorf("wait for a connection (option Connections is %d): %w", o.opts.Connections, ctx.Err())
+		return fmt.Errorf("wait for a connection (option Connections is %d): %w", o.opts.Connections, ctx.Err())
 	}
+	ctx, cancel := context.WithTimeout(ctx, o.opts.StatementTimeout)
+	defer cancel()
+	return run(ctx)
 }
 
 // fewTimeouts is how many statement timeouts a whole call may take.
@@ -48,37 +50,75 @@ func (o *access) bounded(ctx context.Context) (context.Context, context.CancelFu
 	return context.WithTimeout(ctx, fewTimeouts*o.opts.StatementTimeout)
 }
 
-// read runs a query outside of any transaction. The application's logger and plugins are bypassed, and every statement
-// reaches the primary (contract 3.7).
-func read[T any](ctx context.Context, o *access, query func(context.Context, gorm.ConnPool) (T, error)) (T, error) {
-	return readFrom(ctx, o, o.singles, query)
-}
+// pool returns a pool that runs each statement by itself, as connected does, outside of any transaction. The
+// application's logger and plugins are bypassed, and every statement reaches the primary (contract 3.7).
+func (o *access) pool(ctx context.Context) gorm.ConnPool { return o.singles.Pool(ctx) }
 
-// readMany is read for a query that may read thousands of rows (see store.Singles.WithoutJIT).
-func readMany[T any](ctx context.Context, o *access, query func(context.Context, gorm.ConnPool) (T, error)) (T, error) {
-	return readFrom(ctx, o, o.singles.WithoutJIT(), query)
-}
-
-func readFrom[T any](ctx context.Context, o *access, from store.Singles,
-	query func(context.Context, gorm.ConnPool) (T, error)) (found T, err error) {
-	release, err := o.connect(ctx)
-	if err != nil {
-		return found, err
-	}
-	defer release()
-	ctx, cancel := o.within(ctx)
-	defer cancel()
-	return query(ctx, from.Pool(ctx))
+// largePool is pool for statements that may read thousands of rows (see store.Singles.WithoutJIT).
+func (o *access) largePool(ctx context.Context) gorm.ConnPool {
+	return o.singles.WithoutJIT().Pool(ctx)
 }
 
 // act runs work in a transaction of at most the statement timeout, and commits unless work fails.
 func (o *access) act(ctx context.Context, work func(ctx context.Context, tx *gorm.DB) error) error {
-	release, err := o.connect(ctx)
-	if err != nil {
-		return err
+	return o.connected(ctx, func(ctx context.Context) error {
+		return o.store.Act(ctx, func(tx *gorm.DB) error { return work(ctx, tx) })
+	})
+}
+
+// A bulk action goes on after the database was away: each of its statements waits for outageLimit at most, and each of
+// its transactions is tried bulkTries times at most, in case it causes the loss of the connection.
+const (
+	outageLimit = time.Minute
+	bulkTries   = 3
+)
+
+// lost reports whether the same may succeed once the database is back: it could not be reached, ended the connection or
+// refused a statement that it would run at other times. That a statement was slow is no such reason.
+func lost(err error) bool {
+	return store.IsTransient(err) && (store.IsBusy(err) || !store.TimedOut(err)) && !errors.Is(err, pgxtx.ErrUnconfirmed)
+}
+
+// untilDatabaseAnswers repeats do, which changes nothing, until the database has answered.
+func untilDatabaseAnswers(ctx context.Context, do func() error) error {
+	until := time.Now().Add(outageLimit)
+	retry := routine.Backoff{First: 100 * time.Millisecond, Max: 5 * time.Second}
+	for {
+		err := do()
+		if err == nil || !lost(err) || time.Now().After(until) || !retry.Wait(ctx) {
+			return err
+		}
 	}
-	defer release()
-	ctx, cancel := o.within(ctx)
-	defer cancel()
-	return o.store.Act(ctx, func(tx *gorm.DB) error { return work(ctx, tx) })
+}
+
+// committed reports whether the transaction that adds this audit row was committed, although it has failed with why. It
+// waits until the database answers.
+func (o *access) committed(ctx context.Context, auditID string, why error) (found bool, err error) {
+	err = untilDatabaseAnswers(ctx, func() error {
+		details, err := o.store.AuditDetails(ctx, o.pool(ctx), []string{auditID})
+		found = len(details) > 0
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("%w; then %w", why, err)
+	}
+	return found, nil
+}
+
+// auditedThrough is audited for a part of a bulk action, which a lost connection does not end.
+func (o *access) auditedThrough(ctx context.Context, actor Actor, action Action, target string,
+	work func(ctx context.Context, tx *gorm.DB) (detail any, err error),
+) error {
+	for try := 1; ; try++ {
+		id, err := o.auditedAs(ctx, actor, action, target, work)
+		if errors.Is(err, errNothing) {
+			return nil
+		}
+		if err == nil || !lost(err) || try == bulkTries || ctx.Err() != nil {
+			return err
+		}
+		if found, err := o.committed(ctx, id, err); found || err != nil {
+			return err
+		}
+	}
 }

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"gorm.io/gorm"
-
 	"github.com/gorm-inbox/inbox/internal/fingerprint"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
@@ -147,9 +145,7 @@ const maxRounds = 8
 func (g *grouping) findMore(
 	ctx context.Context, o statusSearch, after []store.FailureGroup, perKey int,
 ) (found, more []store.FailureGroup, err error) {
-	read, err := readMany(ctx, o.access, func(ctx context.Context, pool gorm.ConnPool) ([]store.FoundGroup, error) {
-		return o.store.FailureGroups(ctx, pool, after, perKey+1)
-	})
+	read, err := o.store.FailureGroups(ctx, o.largePool(ctx), after, perKey+1)
 	last := map[string]store.FailureGroup{}
 	for _, r := range read {
 		of := store.FailureGroup{HandlerKey: r.HandlerKey, Fingerprint: r.Fingerprint, Before: lastID}
@@ -176,9 +172,7 @@ func (g *grouping) round(ctx context.Context, o statusSearch, refs []store.Failu
 		ComparesMessage: g.filter.comparesMessage()}
 	scan.From, scan.To = exactly(g.filter.From, g.filter.To)
 	scan.Rough, _ = o.roughly(g.filter.From, g.filter.To)
-	counts, err := readMany(ctx, o.access, func(ctx context.Context, pool gorm.ConnPool) ([]store.GroupCount, error) {
-		return o.store.CountGroups(ctx, pool, scan)
-	})
+	counts, err := o.store.CountGroups(ctx, o.largePool(ctx), scan)
 	if err != nil {
 		return nil, err
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 	"strings"
-	"time"
 	"unicode"
 
 	"github.com/gorm-inbox/inbox/internal/columns"
@@ -48,15 +47,11 @@ func (f Filter) checked() (*filter, error) {
 			return nil, err
 		}
 	}
-	for _, each := range []struct {
-		name, text string
-		most       int
-	}{{"message ID", f.MessageID, columns.MaxMessageID}, {"namespace", f.Namespace, columns.MaxChannel},
-		{"type", f.Type, columns.MaxType}, {"error text", f.ErrorText, columns.MaxLastError},
-		{"fingerprint", f.Fingerprint, 100}} {
-		if err := checkText(each.name, each.text, 0, each.most); err != nil {
-			return nil, err
-		}
+	if err := checkTexts(argument{"message ID", f.MessageID, 0, columns.MaxMessageID},
+		argument{"namespace", f.Namespace, 0, columns.MaxChannel}, argument{"type", f.Type, 0, columns.MaxType},
+		argument{"error text", f.ErrorText, 0, columns.MaxLastError},
+		argument{"fingerprint", f.Fingerprint, 0, 100}); err != nil {
+		return nil, err
 	}
 	if f.Namespace != "" && f.MessageID == "" {
 		return nil, badInput("namespace", "it is given without a message ID")
@@ -79,13 +74,8 @@ func (f *filter) comparesMessage() bool { return f.Type != "" || !f.From.IsZero(
 func (f *filter) takes(s Status) bool {
 	return (f.asks(s.State) || s.Failing && f.asks(StateFailing)) &&
 		(len(f.HandlerKeys) == 0 || slices.Contains(f.HandlerKeys, s.HandlerKey)) &&
-		(f.Type == "" || s.Type == f.Type) && f.takesTime(s.ReceivedAt) &&
+		(f.Type == "" || s.Type == f.Type) && within(s.ReceivedAt, f.From, f.To) &&
 		f.takesText(s.LastError) && (f.Fingerprint == "" || s.Fingerprint == f.Fingerprint)
-}
-
-// takesTime compares exactly what statements compare roughly.
-func (f *filter) takesTime(received time.Time) bool {
-	return (f.From.IsZero() || !received.Before(f.From)) && (f.To.IsZero() || received.Before(f.To))
 }
 
 // takesText compares with the text as operators see it: a search must not find text that the redaction hook hides.
@@ -210,8 +200,8 @@ func (o statusSearch) findIn(
 		out.looked += s.looked
 		for _, h := range s.rows {
 			at = h.place()
-			if !f.takesTime(h.ReceivedAt) || judges && !f.takesText(h.LastError) {
-				continue
+			if !within(h.ReceivedAt, f.From, f.To) || judges && !f.takesText(h.LastError) {
+				continue // statements compare times roughly
 			}
 			if len(out.rows) == limit { // so there is more
 				last := out.rows[limit-1].place()
@@ -239,5 +229,5 @@ func (o statusSearch) keysFor(ctx context.Context, f *filter, st store.Stage) ([
 	if len(f.HandlerKeys) > 0 {
 		return distinct(f.HandlerKeys), nil
 	}
-	return o.openKeys(ctx, st)
+	return o.store.KeysIn(ctx, o.pool(ctx), st, maxKeys)
 }

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/store"
@@ -32,6 +31,26 @@ func checkText(name, text string, least, most int) error {
 		return badInput(name, "%s", err)
 	}
 	return nil
+}
+
+// argument is a text with its name and the lengths that it may have, see checkText.
+type argument struct {
+	name, text  string
+	least, most int
+}
+
+func checkTexts(arguments ...argument) error {
+	for _, a := range arguments {
+		if err := checkText(a.name, a.text, a.least, a.most); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// within reports whether a time is not before from and before to, where zero is no limit.
+func within(t, from, to time.Time) bool {
+	return (from.IsZero() || !t.Before(from)) && (to.IsZero() || t.Before(to))
 }
 
 func checkAges(from, to time.Time) error {
@@ -218,18 +237,11 @@ type Count struct {
 	Capped bool
 }
 
-// openKeys returns the handler keys that have rows of a stage.
-func (o *access) openKeys(ctx context.Context, st store.Stage) ([]string, error) {
-	return read(ctx, o, func(ctx context.Context, pool gorm.ConnPool) ([]string, error) {
-		return o.store.KeysIn(ctx, pool, st, maxKeys)
-	})
-}
-
 // allOpenKeys returns the handler keys that have rows of any stage.
 func (o *access) allOpenKeys(ctx context.Context) ([]string, error) {
 	var all []string
 	for _, st := range []store.Stage{store.StagePoisoned, store.StageDue, store.StageWaiting} {
-		keys, err := o.openKeys(ctx, st)
+		keys, err := o.store.KeysIn(ctx, o.pool(ctx), st, maxKeys)
 		if err != nil {
 			return nil, err
 		}
@@ -240,6 +252,5 @@ func (o *access) allOpenKeys(ctx context.Context) ([]string, error) {
 
 // distinct returns the keys sorted and without duplicates. It does not change its argument.
 func distinct(keys []string) []string {
-	sorted := slices.Sorted(slices.Values(keys))
-	return slices.Compact(sorted)
+	return slices.Compact(slices.Sorted(slices.Values(keys)))
 }

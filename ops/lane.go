@@ -3,8 +3,6 @@ package ops
 import (
 	"context"
 
-	"gorm.io/gorm"
-
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
@@ -14,9 +12,7 @@ const laneCap = 1000
 // placeInLane counts the rows before a status in its lane. After a rename, and while older rows exist, a lane has two
 // names, see contract 5.12; only the status's name counts here.
 func (o messageViews) placeInLane(ctx context.Context, r row) (*LanePlace, error) {
-	sequence, err := read(ctx, o.access, func(ctx context.Context, pool gorm.ConnPool) (*int64, error) {
-		return o.store.SequenceOf(ctx, pool, r.ID)
-	})
+	sequence, err := o.store.SequenceOf(ctx, o.pool(ctx), r.ID)
 	if err != nil || sequence == nil {
 		return nil, err
 	}
@@ -24,16 +20,12 @@ func (o messageViews) placeInLane(ctx context.Context, r row) (*LanePlace, error
 	place := &LanePlace{HeadMessageID: r.MessageID, HeadNamespace: r.Namespace, HeadStatusID: r.ID, HeadState: r.State}
 	first := at.Sequence
 	for _, poisoned := range []bool{false, true} {
-		ahead, err := read(ctx, o.access, func(ctx context.Context, pool gorm.ConnPool) (int64, error) {
-			return o.store.LaneAhead(ctx, pool, *r.lane, poisoned, at, laneCap+1)
-		})
+		ahead, err := o.store.LaneAhead(ctx, o.pool(ctx), *r.lane, poisoned, at, laneCap+1)
 		if err != nil {
 			return nil, err
 		}
 		place.Ahead.N += ahead
-		head, err := read(ctx, o.access, func(ctx context.Context, pool gorm.ConnPool) (*store.LaneHead, error) {
-			return o.store.LaneHead(ctx, pool, *r.lane, poisoned)
-		})
+		head, err := o.store.LaneHead(ctx, o.pool(ctx), *r.lane, poisoned)
 		if err != nil {
 			return nil, err
 		}
@@ -63,13 +55,8 @@ func headState(h *store.LaneHead) State {
 // other processes. This only saves time: sweeps check every lane within a minute, and polling finds due statuses. So a
 // failure here does not make the action fail.
 func (o *access) wakeAfter(ctx context.Context, madeDue bool, rows []store.ChangedStatus) {
-	ctx, cancel := o.within(context.WithoutCancel(ctx))
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), o.opts.StatementTimeout)
 	defer cancel()
-	release, err := o.connect(ctx)
-	if err != nil {
-		return
-	}
-	defer release()
 	var keys []string
 	var turns []store.LaneRequest
 	seen := map[store.Lane]bool{}
@@ -84,14 +71,16 @@ func (o *access) wakeAfter(ctx context.Context, madeDue bool, rows []store.Chang
 			turns = append(turns, store.LaneRule{SkipPoisoned: true}.Request(*c.Lane))
 		}
 	}
-	if freed, err := o.store.AdvanceLanes(ctx, turns, o.opts.Clock.Now()); err == nil {
-		keys = append(keys, freed...)
-	}
-	if keys = distinct(keys); len(keys) == 0 {
-		return
-	}
-	if o.opts.Live != nil {
-		o.opts.Live.Wake(keys...)
-	}
-	_ = o.store.Notify(ctx, keys...)
+	_ = o.connected(ctx, func(ctx context.Context) error {
+		if freed, err := o.store.AdvanceLanes(ctx, turns, o.opts.Clock.Now()); err == nil {
+			keys = append(keys, freed...)
+		}
+		if keys = distinct(keys); len(keys) == 0 {
+			return nil
+		}
+		if o.opts.Live != nil {
+			o.opts.Live.Wake(keys...)
+		}
+		return o.store.Notify(ctx, keys...)
+	})
 }

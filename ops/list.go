@@ -117,7 +117,8 @@ func (o statusSearch) countOf(
 	if left == 0 {
 		return 0, 0, false, nil
 	}
-	read, n, err = o.countIn(ctx, f, st, key, left)
+	scan := o.scanOf(f, st, []string{key}, o.start(f, st), left, 1)
+	read, n, err = o.store.CountStatuses(ctx, o.largePool(ctx), scan)
 	return n, read, read < left, err
 }
 

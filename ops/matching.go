@@ -72,7 +72,7 @@ func (o statusActions) DiscardMatching(ctx context.Context, actor Actor, filter 
 
 const defaultChunk = 200
 
-// errNothing rolls back a chunk that changed nothing: it needs no audit row.
+// errNothing rolls back a part that changed nothing: it needs no audit row. auditedThrough returns nil for it.
 var errNothing = errors.New("nothing was changed")
 
 func (o statusActions) actOnMatching(
@@ -93,8 +93,7 @@ func (o statusActions) actOnMatching(
 	filter.ErrorText = o.redactor.Error(redact.Value{}, filter.ErrorText)
 	result, err = o.inChunks(ctx, actor, action, allMatching, filter, bulk,
 		func(ctx context.Context) (Count, error) { return o.Count(ctx, f.Filter) },
-		func(ctx context.Context, chunk int) (BulkResult, error) {
-			bulk.ChunkSize = chunk
+		func(ctx context.Context, bulk Bulk) (BulkResult, error) {
 			return o.actOnChunks(ctx, actor, action, f, filter, bulk)
 		})
 	if err != nil {
@@ -104,9 +103,9 @@ func (o statusActions) actOnMatching(
 }
 
 // inChunks runs a bulk action and adds the audit row of its end. In a dry run it only counts, and adds the row of that.
-// given is the filter that these rows have.
-func (o statusActions) inChunks(ctx context.Context, actor Actor, action Action, target string, given Filter, bulk Bulk,
-	count func(context.Context) (Count, error), run func(ctx context.Context, chunk int) (BulkResult, error),
+// given is the filter that these rows have. run gets bulk with its default.
+func (o *access) inChunks(ctx context.Context, actor Actor, action Action, target string, given any, bulk Bulk,
+	count func(context.Context) (Count, error), run func(context.Context, Bulk) (BulkResult, error),
 ) (result BulkResult, err error) {
 	if bulk, err = bulk.checked(); err != nil {
 		return result, err
@@ -123,8 +122,9 @@ func (o statusActions) inChunks(ctx context.Context, actor Actor, action Action,
 		result.Matched = matched
 		return result, nil
 	}
-	result, err = run(ctx, bulk.ChunkSize)
-	end := endDetail{Event: "ended", Filter: given, Done: result.Done, Skipped: result.Skipped, More: result.More}
+	result, err = run(ctx, bulk)
+	end := endDetail{Event: "ended", Filter: given, Done: result.Done, Duplicates: result.Duplicates,
+		StillBad: result.StillBad, Skipped: result.Skipped, More: result.More}
 	if err != nil {
 		end.Error = o.redactor.Error(redact.Value{}, err.Error())
 	}
@@ -207,8 +207,7 @@ func forAction(action Action, given Filter) (*filter, error) {
 			"only poisoned, failing and pending statuses may be discarded, only poisoned and failing ones retried")
 	}
 	if len(given.HandlerKeys) == 0 && given.MessageID == "" && given.Type == "" && given.From.IsZero() &&
-		given.To.IsZero() &&
-		given.ErrorText == "" && given.Fingerprint == "" {
+		given.To.IsZero() && given.ErrorText == "" && given.Fingerprint == "" {
 		return nil, badInput("filter", "it takes every status: name the handler keys")
 	}
 	if len(given.States) == 0 {
@@ -258,10 +257,7 @@ func (o statusActions) actOnChunk(ctx context.Context, actor Actor, action Actio
 		}
 		return detail, err
 	})
-	if errors.Is(err, errNothing) {
-		return 0, nil
-	}
-	if err != nil {
+	if err != nil || len(done) == 0 {
 		return 0, err
 	}
 	o.wakeAfter(ctx, action == ActionRetry, done)

@@ -15,7 +15,6 @@ import (
 	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/internal/properties"
-	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/redact"
 )
@@ -113,10 +112,8 @@ func (o messageViews) Message(ctx context.Context, actor Actor, ref MessageRef) 
 
 // check reports a reference that no message can have.
 func (r MessageRef) check() error {
-	if err := checkText("message ID", r.ID, 1, columns.MaxMessageID); err != nil {
-		return err
-	}
-	return checkText("namespace", r.Namespace, 0, columns.MaxChannel)
+	return checkTexts(argument{"message ID", r.ID, 1, columns.MaxMessageID},
+		argument{"namespace", r.Namespace, 0, columns.MaxChannel})
 }
 
 // inNamespace is the detail of an audit row.
@@ -158,8 +155,7 @@ func (o messageViews) loadMessage(ctx context.Context, pool gorm.ConnPool, ref M
 // redactedMessage returns a message as operators see it, without its statuses.
 func (o messageViews) redactedMessage(stored models.Message) Message {
 	m := Message{ID: stored.ID, Namespace: stored.Namespace, Number: int64(stored.Number), Transport: stored.TransportName,
-		Type: stored.Type, Source: stored.Source,
-		ContentType: stored.ContentType, ReceivedAt: stored.ReceivedAt}
+		Type: stored.Type, Source: stored.Source, ContentType: stored.ContentType, ReceivedAt: stored.ReceivedAt}
 	p, err := properties.Parse(stored.SerializedProperties)
 	if err != nil {
 		m.PropertiesProblem = err.Error()
@@ -213,9 +209,7 @@ func isStuck(s Status, workers []Worker) bool {
 
 // statusesIn returns a message's statuses, each with its place in its lane.
 func (o messageViews) statusesIn(ctx context.Context, m Message) ([]StatusDetail, error) {
-	stored, err := read(ctx, o.access, func(ctx context.Context, pool gorm.ConnPool) ([]store.StatusRow, error) {
-		return o.store.StatusesOf(ctx, pool, m.Number, maxListed)
-	})
+	stored, err := o.store.StatusesOf(ctx, o.pool(ctx), m.Number, maxListed)
 	if err != nil {
 		return nil, err
 	}
@@ -338,4 +332,20 @@ type Ref struct {
 	// Version is the one that the operator saw: if the status has another one, or is no longer open, the action returns
 	// ErrStale. 0 matches any version.
 	Version int64
+}
+
+// Markers returns the markers of a message ID: which handlers have processed the message inline, and when. An empty
+// handlerKey or namespace means any. They are sorted by handler key and namespace, at most 1,000. Markers that a store
+// outside the database keeps are not among them (contract 8.4, 11.1).
+func (o messageViews) Markers(ctx context.Context, messageID, handlerKey, namespace string) ([]models.Marker, error) {
+	if err := checkTexts(argument{"message ID", messageID, 1, columns.MaxMessageID},
+		argument{"handler key", handlerKey, 0, columns.MaxMessageID},
+		argument{"namespace", namespace, 0, columns.MaxMessageID}); err != nil {
+		return nil, err
+	}
+	found, err := o.store.MarkersOf(ctx, o.pool(ctx), messageID, handlerKey, namespace, maxListed)
+	if err != nil {
+		return nil, fmt.Errorf("list markers of message %q: %w", messageID, err)
+	}
+	return found, nil
 }

@@ -83,8 +83,9 @@ func New(db *gorm.DB, configure ...func(o *Options)) (*Ops, error) {
 	if opts.Cleanup == nil && opts.Live != nil {
 		opts.Cleanup = opts.Live.Cleanup
 	}
-	a := &access{opts: opts, redactor: redaction.New(opts.Redact), store: st, singles: store.NewSingles(db),
+	a := &access{opts: opts, redactor: redaction.New(opts.Redact), store: st,
 		inUse: make(chan struct{}, opts.Connections)}
+	a.singles = store.NewSingles(db).Within(a.connected)
 	search, processes := statusSearch{a}, processes{a}
 	return &Ops{access: a, statusSearch: search, statusActions: statusActions{search},
 		messageViews: messageViews{search, processes, a}, rejections: rejections{a}, processes: processes,

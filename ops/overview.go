@@ -85,7 +85,7 @@ func (o *Ops) Overview(ctx context.Context) (Overview, error) {
 	for _, c := range consumers {
 		out.Unrouted += c.Unrouted
 	}
-	if out.Inbox, err = read(ctx, o.access, o.store.InboxName); err != nil {
+	if out.Inbox, err = o.store.InboxName(ctx, o.pool(ctx)); err != nil {
 		return fail(err)
 	}
 	var ended map[string]Ended
@@ -123,9 +123,7 @@ func (o *Ops) overviewsOf(ctx context.Context, handlers []Handler, now time.Time
 	for i, h := range handlers {
 		keys[i] = h.HandlerKey
 	}
-	counts, err := readMany(ctx, o.access, func(ctx context.Context, pool gorm.ConnPool) ([]store.OpenCounts, error) {
-		return o.store.CountOpen(ctx, pool, keys, lookLimit+1, now, now.Add(soon))
-	})
+	counts, err := o.store.CountOpen(ctx, o.largePool(ctx), keys, lookLimit+1, now, now.Add(soon))
 	if err != nil {
 		return nil, err
 	}
@@ -188,22 +186,17 @@ func (o *Ops) laneRule(handlerKey string) (rule store.LaneRule, ordered bool, er
 
 // judgeLanes subtracts from the due statuses those that are not first in their lane, marked as waiting or not: no claim
 // takes them.
-func (o *Ops) judgeLanes(
-	ctx context.Context, out HandlerOverview, due int64, now time.Time,
-) (HandlerOverview, error) {
+func (o *Ops) judgeLanes(ctx context.Context, out HandlerOverview, due int64, now time.Time) (HandlerOverview, error) {
 	rule, ordered, err := o.laneRule(out.HandlerKey)
 	if err != nil || !ordered {
 		return out, err
 	}
-	release, err := o.connect(ctx)
-	if err != nil {
-		return out, err
-	}
-	defer release()
-	ctx, cancel := o.within(ctx)
-	defer cancel()
-	backlogs, err := o.store.Backlog(ctx,
-		[]store.KeyLimit{{HandlerKey: out.HandlerKey, Limit: maxLaneChecks, Lanes: &rule}}, now)
+	limits := []store.KeyLimit{{HandlerKey: out.HandlerKey, Limit: maxLaneChecks, Lanes: &rule}}
+	var backlogs []store.Backlog
+	err = o.connected(ctx, func(ctx context.Context) (err error) {
+		backlogs, err = o.store.Backlog(ctx, limits, now)
+		return err
+	})
 	if err != nil || len(backlogs) != 1 {
 		return out, err
 	}
@@ -221,11 +214,6 @@ func (o *Ops) judgeLanes(
 // capped counts up to a limit.
 func (o *access) capped(ctx context.Context, limit int64,
 	count func(ctx context.Context, pool gorm.ConnPool, limit int64) (int64, error)) (Count, error) {
-	n, err := read(ctx, o, func(ctx context.Context, pool gorm.ConnPool) (int64, error) {
-		return count(ctx, pool, limit+1)
-	})
-	if err != nil {
-		return Count{}, err
-	}
-	return Count{N: min(n, limit), Capped: n > limit}, nil
+	n, err := count(ctx, o.pool(ctx), limit+1)
+	return Count{N: min(n, limit), Capped: n > limit}, err
 }

@@ -144,26 +144,10 @@ type RejectedPreview struct {
 func (o rejections) PreviewRejected(
 	ctx context.Context, actor Actor, id string, bounds PreviewBounds,
 ) (RejectedPreview, error) {
-	id, err := checkID("rejected message ID", id)
-	if err != nil {
-		return RejectedPreview{}, err
+	load := func(ctx context.Context, pool gorm.ConnPool, id string) (*store.RejectedPreview, error) {
+		return o.store.PreviewRejected(ctx, pool, id, o.cuts(bounds))
 	}
-	var r RejectedPreview
-	err = o.audited(ctx, actor, actionViewRejected, "rejected message "+id,
-		func(ctx context.Context, tx *gorm.DB) (any, error) {
-			stored, err := o.store.PreviewRejected(ctx, tx.Statement.ConnPool, id, o.cuts(bounds))
-			if err == nil && stored == nil {
-				err = ErrNotFound
-			}
-			if err == nil {
-				r = o.redactedRejected(stored)
-			}
-			return nil, err
-		})
-	if err != nil { // without an audit row the payload must not be shown
-		return RejectedPreview{}, err
-	}
-	return r, nil
+	return viewRejected(ctx, o, actor, id, load, o.redactedRejected)
 }
 
 func (o rejections) redactedRejected(stored *store.RejectedPreview) RejectedPreview {

@@ -61,13 +61,8 @@ type TopicRef struct {
 }
 
 func (t TopicRef) check() error {
-	if err := checkText("channel", t.Channel, 1, columns.MaxChannel); err != nil {
-		return err
-	}
-	if err := checkText("group", t.GroupID, 1, columns.MaxTopic); err != nil {
-		return err
-	}
-	return checkText("topic", t.Topic, 1, columns.MaxTopic)
+	return checkTexts(argument{"channel", t.Channel, 1, columns.MaxChannel},
+		argument{"group", t.GroupID, 1, columns.MaxTopic}, argument{"topic", t.Topic, 1, columns.MaxTopic})
 }
 
 // removedAfter is after what time without a declaration a partition counts as removed.
@@ -81,9 +76,7 @@ func (o processes) Progress(ctx context.Context) ([]TopicProgress, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list progress: %w", err)
 	}
-	stored, err := readMany(ctx, o.access, func(ctx context.Context, pool gorm.ConnPool) ([]store.TopicProgress, error) {
-		return o.store.TopicProgress(ctx, pool, maxListed)
-	})
+	stored, err := o.store.TopicProgress(ctx, o.largePool(ctx), maxListed)
 	if err != nil {
 		return nil, fmt.Errorf("list progress: %w", err)
 	}

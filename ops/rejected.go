@@ -83,11 +83,9 @@ type rejectedSearch struct {
 }
 
 func (o rejections) searchRejected(filter RejectedFilter) (*rejectedSearch, error) {
-	for _, each := range []struct{ name, text string }{{"channel", filter.Channel}, {"topic", filter.Topic},
-		{"reason", filter.Reason}} {
-		if err := checkText(each.name, each.text, 0, 0); err != nil {
-			return nil, err
-		}
+	if err := checkTexts(argument{name: "channel", text: filter.Channel}, argument{name: "topic", text: filter.Topic},
+		argument{name: "reason", text: filter.Reason}); err != nil {
+		return nil, err
 	}
 	if err := checkAges(filter.From, filter.To); err != nil {
 		return nil, err
@@ -110,8 +108,7 @@ func (o rejections) searchRejected(filter RejectedFilter) (*rejectedSearch, erro
 func (s *rejectedSearch) judges() bool { return s.inSQL != s.reason }
 
 func (s *rejectedSearch) takes(h store.RejectedHit) bool {
-	return strings.Contains(strings.ToLower(h.Reason), s.reason) &&
-		(s.From.IsZero() || !h.RejectedAt.Before(s.From)) && (s.To.IsZero() || h.RejectedAt.Before(s.To))
+	return strings.Contains(strings.ToLower(h.Reason), s.reason) && within(h.RejectedAt, s.From, s.To)
 }
 
 // reading returns the function that reads a part of the list. The reasons that it returns are redacted.
@@ -128,9 +125,7 @@ func (s *rejectedSearch) reading(earliest bool) func(context.Context, place, int
 		}
 		scan := store.RejectedScan{Earliest: earliest, After: p.ListPlace, Depth: depth, Limit: limit, Channel: s.Channel,
 			Topic: s.Topic, Partition: s.partition, Reason: s.inSQL, From: s.oldest, To: s.before}
-		rows, err := readMany(ctx, o, func(ctx context.Context, pool gorm.ConnPool) ([]store.RejectedHit, error) {
-			return o.store.ScanRejected(ctx, pool, scan)
-		})
+		rows, err := o.store.ScanRejected(ctx, o.largePool(ctx), scan)
 		for i := range rows {
 			h := &rows[i]
 			h.Reason = o.redactor.Error(redact.Value{MessageID: h.ID, Channel: h.Channel}, h.Reason)
@@ -146,26 +141,29 @@ func placeOfRejected(h store.RejectedHit) place {
 // Rejected returns one rejected message with its record, and leaves an audit row. It returns ErrNotFound if there is
 // none with that ID.
 func (o rejections) Rejected(ctx context.Context, actor Actor, id string) (RejectedRecord, error) {
-	id, err := checkID("rejected message ID", id)
-	if err != nil {
-		return RejectedRecord{}, err
+	return viewRejected(ctx, o, actor, id, o.store.RejectedRecord, o.record)
+}
+
+// viewRejected loads a rejected message and returns it as it is shown, with an audit row.
+func viewRejected[Stored, Shown any](ctx context.Context, o rejections, actor Actor, id string,
+	load func(ctx context.Context, pool gorm.ConnPool, id string) (*Stored, error), show func(*Stored) Shown,
+) (shown Shown, err error) {
+	if id, err = checkID("rejected message ID", id); err != nil {
+		return shown, err
 	}
-	var record RejectedRecord
+	var stored *Stored
 	err = o.audited(ctx, actor, actionViewRejected, "rejected message "+id,
 		func(ctx context.Context, tx *gorm.DB) (any, error) {
-			stored, err := o.store.RejectedRecord(ctx, tx.Statement.ConnPool, id)
-			if err == nil && stored == nil {
+			var err error
+			if stored, err = load(ctx, tx.Statement.ConnPool, id); err == nil && stored == nil {
 				err = ErrNotFound
-			}
-			if err == nil {
-				record = o.record(stored)
 			}
 			return nil, err
 		})
 	if err != nil { // without an audit row the payload must not be shown
-		return RejectedRecord{}, err
+		return shown, err
 	}
-	return record, nil
+	return show(stored), nil
 }
 
 // rejectedOf returns a rejected message without its record. Its reason is not redacted.
@@ -314,9 +312,7 @@ func (o rejections) ListGaps(ctx context.Context, after Cursor, limit int) (Page
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
 	read := func(ctx context.Context, p place, _, limit int) (part[models.Gap], error) {
-		gaps, err := readMany(ctx, o.access, func(ctx context.Context, pool gorm.ConnPool) ([]models.Gap, error) {
-			return o.store.GapsBefore(ctx, pool, p.ID, limit)
-		})
+		gaps, err := o.store.GapsBefore(ctx, o.largePool(ctx), p.ID, limit)
 		return part[models.Gap]{items: gaps, looked: len(gaps)}, err
 	}
 	page, err := pageOf(ctx, "gaps", nil, after, limit, false, read, func(g models.Gap) place {

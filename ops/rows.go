@@ -10,8 +10,6 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"gorm.io/gorm"
-
 	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
@@ -36,12 +34,13 @@ func (o statusSearch) whole(ctx context.Context, hits []hit) ([]row, error) {
 	for i, h := range hits {
 		order[h.ID], ids[i], numbers[i] = i, h.ID, h.Place.Number
 	}
-	stored, err := read(ctx, o.access, func(ctx context.Context, pool gorm.ConnPool) ([]store.StatusRow, error) {
-		if numbers[0] == 0 {
-			return o.store.OpenStatuses(ctx, pool, ids)
-		}
-		return o.store.StatusesAmong(ctx, pool, ids, numbers)
-	})
+	var stored []store.StatusRow
+	var err error
+	if numbers[0] == 0 {
+		stored, err = o.store.OpenStatuses(ctx, o.pool(ctx), ids)
+	} else {
+		stored, err = o.store.StatusesAmong(ctx, o.pool(ctx), ids, numbers)
+	}
 	if err != nil {
 		return nil, err
 	}

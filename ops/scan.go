@@ -5,8 +5,6 @@ import (
 	"context"
 	"time"
 
-	"gorm.io/gorm"
-
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/redact"
 )
@@ -65,13 +63,7 @@ type scanned struct {
 // scan reads a part of a stage, the number-th.
 func (o statusSearch) scan(ctx context.Context, f *filter, st store.Stage, number int, keys []string, after place,
 	depth, limit int) (scanned, error) {
-	scan, err := o.scanOf(f, st, keys, after, depth, limit)
-	if err != nil {
-		return scanned{}, err
-	}
-	found, err := readMany(ctx, o.access, func(ctx context.Context, pool gorm.ConnPool) ([]store.StatusHit, error) {
-		return o.store.ScanStatuses(ctx, pool, scan)
-	})
+	found, err := o.store.ScanStatuses(ctx, o.largePool(ctx), o.scanOf(f, st, keys, after, depth, limit))
 	if err != nil {
 		return scanned{}, err
 	}
@@ -105,21 +97,6 @@ func (o statusSearch) counts(f *filter, st store.Stage) bool {
 	return st.Keyed() && exact && !o.judges(f)
 }
 
-// countIn counts the matching rows of a handler key among the first of a stage, up to depth.
-func (o statusSearch) countIn(ctx context.Context, f *filter, st store.Stage, key string, depth int) (
-	looked, matching int, err error,
-) {
-	scan, err := o.scanOf(f, st, []string{key}, o.start(f, st), depth, 1)
-	if err != nil {
-		return 0, 0, err
-	}
-	_, err = readMany(ctx, o.access, func(ctx context.Context, pool gorm.ConnPool) (_ struct{}, err error) {
-		looked, matching, err = o.store.CountStatuses(ctx, pool, scan)
-		return struct{}{}, err
-	})
-	return looked, matching, err
-}
-
 // scannedOfKeys finds the edge of all handler keys: the latest of the places at which a key had more rows than were
 // read. The rows that were read after it are read again.
 func scannedOfKeys(read []hit, depth int) (s scanned) {
@@ -147,18 +124,11 @@ func scannedOfKeys(read []hit, depth int) (s scanned) {
 func newer(a, b place) int { return cmp.Or(cmp.Compare(b.At, a.At), cmp.Compare(b.ID, a.ID)) }
 
 // scanOf returns what a statement is to read.
-func (o statusSearch) scanOf(f *filter, st store.Stage, keys []string, after place, depth, limit int) (
-	store.StatusScan, error,
-) {
-	if after.At == "" {
-		after.At = lastTime
-	}
-	if new(store.Stamp).Scan(after.At) != nil {
-		return store.StatusScan{}, badInput("cursor", "it is not one of this list")
-	}
+func (o statusSearch) scanOf(f *filter, st store.Stage, keys []string, after place, depth, limit int) store.StatusScan {
+	after.At = cmp.Or(after.At, lastTime)
 	oldest, before := o.roughly(f.From, f.To)
 	return store.StatusScan{Stage: st, HandlerKeys: keys, After: after.ListPlace, Depth: depth, Limit: limit,
 		PerMessage: lookLimit, States: f.states, Fingerprint: f.Fingerprint, Type: f.Type, ErrorText: o.sqlText(f.text),
 		From: oldest, To: before, MessageID: f.MessageID, Namespace: f.Namespace, ReadsErrors: o.judges(f),
-		ReadsMessage: f.text != "" && o.redacts(), ComparesMessage: f.comparesMessage()}, nil
+		ReadsMessage: f.text != "" && o.redacts(), ComparesMessage: f.comparesMessage()}
 }

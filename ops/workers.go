@@ -9,8 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"gorm.io/gorm"
-
 	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/redact"
@@ -129,14 +127,11 @@ type Lease struct {
 // Workers lists all workers' rows, at most 1,000, the latest heartbeat first. Programs that only call ProcessPending
 // have no worker.
 func (o processes) Workers(ctx context.Context) ([]Worker, error) {
-	release, err := o.connect(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer release()
-	ctx, cancel := o.within(ctx)
-	defer cancel()
-	stored, err := o.store.Workers(ctx, o.opts.Clock.Now())
+	var stored []store.WorkerState
+	err := o.connected(ctx, func(ctx context.Context) (err error) {
+		stored, err = o.store.Workers(ctx, o.opts.Clock.Now())
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -144,8 +139,8 @@ func (o processes) Workers(ctx context.Context) ([]Worker, error) {
 	workers := make([]Worker, len(stored))
 	for i, w := range stored {
 		workers[i] = Worker{ID: w.ID, Host: w.Host, PID: w.PID, HandlerKeys: w.HandlerKeys, StartedAt: w.StartedAt,
-			SilentFor: w.SilentFor,
-			Stopped:   w.Stopped, Released: w.Released, Alive: !w.Stopped && !w.Released && w.SilentFor < aliveFor}
+			SilentFor: w.SilentFor, Stopped: w.Stopped, Released: w.Released,
+			Alive: !w.Stopped && !w.Released && w.SilentFor < aliveFor}
 		if workers[i].Reasons, err = o.reasons(w.Health); err != nil {
 			return nil, fmt.Errorf("health of worker %s: %w", w.ID, err)
 		}
@@ -182,8 +177,7 @@ func reasonsOf(workers []Worker) []HealthReason {
 		for _, r := range w.Reasons {
 			same := func(other HealthReason) bool {
 				return other.Code == r.Code && other.State == r.State && other.Channel == r.Channel &&
-					other.HandlerKey == r.HandlerKey &&
-					(r.HandlerKey != "" || other.Detail == r.Detail)
+					other.HandlerKey == r.HandlerKey && (r.HandlerKey != "" || other.Detail == r.Detail)
 			}
 			if i := slices.IndexFunc(all, same); i >= 0 {
 				all[i].Workers++
@@ -216,9 +210,7 @@ func (o processes) handlers(ctx context.Context) ([]Handler, []Worker, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	paused, err := read(ctx, o.access, func(ctx context.Context, pool gorm.ConnPool) ([]string, error) {
-		return o.store.PausedKeys(ctx, pool, maxListed, false)
-	})
+	paused, err := o.store.PausedKeys(ctx, o.pool(ctx), maxListed, false)
 	if err != nil {
 		return nil, nil, fmt.Errorf("list paused handlers: %w", err)
 	}
@@ -248,9 +240,7 @@ func (o processes) handlers(ctx context.Context) ([]Handler, []Worker, error) {
 
 // Leases lists the leases of processor, cleanup and publishing copies, at most 1,000, sorted by name.
 func (o processes) Leases(ctx context.Context) ([]Lease, error) {
-	held, err := read(ctx, o.access, func(ctx context.Context, pool gorm.ConnPool) ([]store.HeldLease, error) {
-		return o.store.AllLeases(ctx, pool, o.opts.Clock.Now(), maxListed)
-	})
+	held, err := o.store.AllLeases(ctx, o.pool(ctx), o.opts.Clock.Now(), maxListed)
 	if err != nil {
 		return nil, fmt.Errorf("list leases: %w", err)
 	}

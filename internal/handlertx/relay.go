@@ -60,14 +60,15 @@ func (r *relay) statement(text string, err error) *sql.Stmt {
 	return stmt
 }
 
-// Connect implements driver.Connector.
+// Connect and Driver implement driver.Connector.
 func (r *relay) Connect(context.Context) (driver.Conn, error) { return relayConn{r}, nil }
+func (r *relay) Driver() driver.Driver                        { return nil }
 
-// Driver implements driver.Connector.
-func (r *relay) Driver() driver.Driver { return nil }
-
-// relayConn is the driver's side of a relay.
+// relayConn is the driver's side of a relay, a driver.Conn. Nothing calls its Begin.
 type relayConn struct{ *relay }
+
+func (relayConn) Close() error              { return nil }
+func (relayConn) Begin() (driver.Tx, error) { return nil, errors.ErrUnsupported }
 
 // CheckNamedValue accepts every argument unchanged: the transaction converts it.
 func (relayConn) CheckNamedValue(*driver.NamedValue) error { return nil }
@@ -81,12 +82,6 @@ func (c relayConn) QueryContext(_ context.Context, _ string, args []driver.Named
 // Prepare returns the statement of relay.statement.
 func (c relayConn) Prepare(string) (driver.Stmt, error) { return c.next, nil }
 
-// Close implements driver.Conn.
-func (relayConn) Close() error { return nil }
-
-// Begin implements driver.Conn. Nothing calls it.
-func (relayConn) Begin() (driver.Tx, error) { return nil, errors.ErrUnsupported }
-
 // hidden wraps the error of a lost connection. Otherwise a lost connection of the transaction would close the relay's
 // connection, whose error would replace it.
 func hidden(err error) error {
@@ -98,24 +93,18 @@ func hidden(err error) error {
 
 type lostConn struct{ error }
 
-// relayedStmt runs a text through the guard each time, or fails with err.
+// relayedStmt runs a text through the guard each time, or fails with err. It is a driver.Stmt whose ExecContext and
+// QueryContext are called instead of Exec and Query.
 type relayedStmt struct {
 	*relay
 	text string
 	err  error
 }
 
-// Close implements driver.Stmt.
-func (*relayedStmt) Close() error { return nil }
-
-// NumInput leaves counting arguments to the transaction.
-func (*relayedStmt) NumInput() int { return -1 }
-
-// Exec implements driver.Stmt. ExecContext is called instead.
+func (*relayedStmt) Close() error                               { return nil }
+func (*relayedStmt) NumInput() int                              { return -1 } // the transaction counts arguments
 func (*relayedStmt) Exec([]driver.Value) (driver.Result, error) { return nil, errors.ErrUnsupported }
-
-// Query implements driver.Stmt. QueryContext is called instead.
-func (*relayedStmt) Query([]driver.Value) (driver.Rows, error) { return nil, errors.ErrUnsupported }
+func (*relayedStmt) Query([]driver.Value) (driver.Rows, error)  { return nil, errors.ErrUnsupported }
 
 // ExecContext implements driver.StmtExecContext.
 func (s *relayedStmt) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
@@ -230,19 +219,12 @@ func (r *relayedRows) column(i int) *sql.ColumnType {
 	return r.types[i]
 }
 
-// ColumnTypeDatabaseTypeName implements driver.RowsColumnTypeDatabaseTypeName.
-func (r *relayedRows) ColumnTypeDatabaseTypeName(i int) string { return r.column(i).DatabaseTypeName() }
+// These implement the interfaces of package driver that are named like them, with Rows in front.
 
-// ColumnTypeLength implements driver.RowsColumnTypeLength.
-func (r *relayedRows) ColumnTypeLength(i int) (int64, bool) { return r.column(i).Length() }
-
-// ColumnTypeNullable implements driver.RowsColumnTypeNullable.
+func (r *relayedRows) ColumnTypeDatabaseTypeName(i int) string      { return r.column(i).DatabaseTypeName() }
+func (r *relayedRows) ColumnTypeLength(i int) (int64, bool)         { return r.column(i).Length() }
 func (r *relayedRows) ColumnTypeNullable(i int) (nullable, ok bool) { return r.column(i).Nullable() }
-
-// ColumnTypePrecisionScale implements driver.RowsColumnTypePrecisionScale.
+func (r *relayedRows) ColumnTypeScanType(i int) reflect.Type        { return r.column(i).ScanType() }
 func (r *relayedRows) ColumnTypePrecisionScale(i int) (precision, scale int64, ok bool) {
 	return r.column(i).DecimalSize()
 }
-
-// ColumnTypeScanType implements driver.RowsColumnTypeScanType.
-func (r *relayedRows) ColumnTypeScanType(i int) reflect.Type { return r.column(i).ScanType() }

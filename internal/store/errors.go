@@ -67,8 +67,7 @@ func IsTransient(err error) bool {
 		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return true
 	}
-	var network net.Error
-	if errors.As(err, &network) {
+	if _, ok := errors.AsType[net.Error](err); ok {
 		return true
 	}
 	if class, found := dialects.Classify(err); found {
@@ -142,8 +141,8 @@ func (e *commitError) Unwrap() error { return e.error }
 // begun: the database refused a statement, the context ended or the connection was lost before the commit. So was one
 // whose commit PostgreSQL refused. Any other error of the commit counts.
 func MayBeCommitted(err error) bool {
-	var commit *commitError
-	return errors.As(err, &commit) && !has(err, dialect.Refused)
+	_, atCommit := errors.AsType[*commitError](err)
+	return atCommit && !has(err, dialect.Refused)
 }
 
 // IsData reports whether the data to store is at fault, so that retrying is useless: SQLSTATE classes 22, 23 and 54,

@@ -3,10 +3,20 @@ package store
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
+	"maps"
+	"sync"
+	"sync/atomic"
+	"time"
+	"weak"
 
 	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/dialect"
+	"github.com/gorm-inbox/inbox/internal/dialects"
+	"github.com/gorm-inbox/inbox/internal/store/postgres/pgxtx"
 )
 
 // WithContextError adds the context's error to an error that hides it, such as "transaction has already been committed
@@ -23,9 +33,24 @@ func WithContextError(ctx context.Context, err error) error {
 func Query[T any](
 	ctx context.Context, pool gorm.ConnPool, statement string, scan func(*sql.Rows, *T) error, args ...any,
 ) (found []T, err error) {
-	err = RunAlone(ctx, pool, func(pool gorm.ConnPool) (err error) {
-		found, err = collect(ctx, pool, statement, scan, args)
-		return err
+	err = RunAlone(ctx, pool, func(ctx context.Context, pool gorm.ConnPool) error {
+		found = nil // also of a try before
+		rows, err := pool.QueryContext(ctx, statement, args...)
+		if err != nil {
+			return WithContextError(ctx, err)
+		}
+		defer rows.Close()
+		for rows.Next() {
+			var row T
+			if err := scan(rows, &row); err != nil {
+				return err
+			}
+			found = append(found, row)
+		}
+		if err := rows.Err(); err != nil {
+			return WithContextError(ctx, err)
+		}
+		return WithContextError(ctx, rows.Close())
 	})
 	if err != nil {
 		return nil, err
@@ -33,34 +58,12 @@ func Query[T any](
 	return found, nil
 }
 
-func collect[T any](
-	ctx context.Context, pool gorm.ConnPool, statement string, scan func(*sql.Rows, *T) error, args []any,
-) ([]T, error) {
-	rows, err := pool.QueryContext(ctx, statement, args...)
-	if err != nil {
-		return nil, WithContextError(ctx, err)
-	}
-	defer rows.Close()
-	var found []T
-	for rows.Next() {
-		var row T
-		if err := scan(rows, &row); err != nil {
-			return nil, err
-		}
-		found = append(found, row)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, WithContextError(ctx, err)
-	}
-	return found, WithContextError(ctx, rows.Close())
-}
-
 // Value scans a row of one column.
 func Value[T any](rows *sql.Rows, into *T) error { return rows.Scan(into) }
 
 // Exec returns how many rows a statement affected.
 func Exec(ctx context.Context, pool gorm.ConnPool, statement string, args ...any) (affected int64, err error) {
-	err = RunAlone(ctx, pool, func(pool gorm.ConnPool) error {
+	err = RunAlone(ctx, pool, func(ctx context.Context, pool gorm.ConnPool) error {
 		result, err := pool.ExecContext(ctx, statement, args...)
 		if err == nil {
 			affected, err = result.RowsAffected()
@@ -71,4 +74,139 @@ func Exec(ctx context.Context, pool gorm.ConnPool, statement string, args ...any
 		return 0, err
 	}
 	return affected, nil
+}
+
+// ReadCommitted begins our transactions on PostgreSQL, where the role or the database may have another default
+// (default_transaction_isolation). All statements here are written for READ COMMITTED: one that has waited for a row's
+// lock continues with the row as it is now. A transaction with a snapshot would fail instead (40001).
+var ReadCommitted = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
+
+// Singles runs statements outside of transactions, for Query and Exec. The server runs such a statement as a
+// transaction with the session's default isolation. If that is known not to be READ COMMITTED, each statement gets a
+// transaction that states it, which costs two more round trips. It is known from StateIsolation, or from a
+// serialization failure. The failed statement has done nothing and runs again at once, so no caller ever gets such a
+// failure.
+//
+// We do not set the session's default instead, because the pool belongs to the application.
+type Singles struct {
+	db       *gorm.DB
+	dialect  *dialect.Dialect
+	state    *atomic.Bool // whether each statement states its isolation
+	settings []string     // of each statement's transaction, see WithoutJIT
+	within   func(ctx context.Context, statement func(context.Context) error) error
+}
+
+// NewSingles returns a runner of single statements on db.
+func NewSingles(db *gorm.DB) Singles {
+	d, err := dialects.Of(db)
+	if err != nil { // a store refuses it
+		d = &dialect.Dialect{}
+	}
+	return Singles{db: db, dialect: d, state: new(atomic.Bool)}
+}
+
+// StateIsolation records that the sessions' default is not READ COMMITTED.
+func (s Singles) StateIsolation() { s.state.Store(true) }
+
+// WithoutJIT returns a runner whose statements PostgreSQL does not compile. It is for statements that read thousands of
+// rows. If such a limit is a parameter, the planner expects a tenth of all rows instead. The larger a table is, the
+// more it is mistaken, until compiling seems worth it (jit, which is on by default): half a second for a statement of
+// 10 ms. Each statement gets a transaction, which costs two more round trips.
+func (s Singles) WithoutJIT() Singles {
+	s.settings = s.dialect.WithoutJIT
+	return s
+}
+
+// Within returns a runner that has run call each statement, as to limit it.
+func (s Singles) Within(run func(ctx context.Context, statement func(context.Context) error) error) Singles {
+	s.within = run
+	return s
+}
+
+// Pool returns the pool to pass to Query and Exec.
+func (s Singles) Pool(ctx context.Context) gorm.ConnPool {
+	pool := s.db.WithContext(ctx).Statement.ConnPool
+	if s.dialect.Stated == sql.LevelDefault && s.within == nil { // there is one level
+		return pool
+	}
+	return single{ConnPool: pool, of: s}
+}
+
+// single is a pool that runs each statement by itself.
+type single struct {
+	gorm.ConnPool
+	of Singles
+}
+
+func (s single) runAlone(ctx context.Context, statement func(context.Context, gorm.ConnPool) error) error {
+	if len(s.of.settings) == 0 && !s.of.state.Load() {
+		err := statement(ctx, s.ConnPool)
+		if !has(err, dialect.Snapshot) {
+			RenewSessions(s.of.db, err)
+			return err
+		}
+		s.of.state.Store(true)
+	}
+	session := pgxtx.Session(s.of.db.WithContext(ctx), pgxtx.ByDeadline, s.of.settings...)
+	err := session.Transaction(func(tx *gorm.DB) error {
+		return statement(ctx, tx.Statement.ConnPool)
+	}, &sql.TxOptions{Isolation: s.of.dialect.Stated})
+	RenewSessions(s.of.db, err)
+	return WithContextError(ctx, err)
+}
+
+// RunAlone runs one statement on any kind of pool. On a pool of Singles that may need a transaction.
+func RunAlone(ctx context.Context, pool gorm.ConnPool, statement func(context.Context, gorm.ConnPool) error) error {
+	own, ok := pool.(single)
+	switch {
+	case !ok:
+		return statement(ctx, pool)
+	case own.of.within == nil:
+		return own.runAlone(ctx, statement)
+	}
+	return own.of.within(ctx, func(ctx context.Context) error { return own.runAlone(ctx, statement) })
+}
+
+// renewals are when RenewSessions last closed connections of a pool, in Unix seconds. Entries of earlier seconds are
+// dropped.
+var renewals = struct {
+	sync.Mutex
+	at map[weak.Pointer[sql.DB]]int64
+}{at: map[weak.Pointer[sql.DB]]int64{}}
+
+// RenewSessions closes the pool's idle connections, at most once a second, if a statement has failed because its
+// session is read-only. Such a session may stay read-only after the database no longer is: it keeps the default
+// (default_transaction_read_only) that it began with, and after a failover it may be the standby's. Sessions in use are
+// renewed when one of their statements fails.
+func RenewSessions(db *gorm.DB, err error) {
+	if !has(err, dialect.ReadOnly) {
+		return
+	}
+	pool, err := db.DB()
+	if err != nil || !renewsNow(pool) { // it may be no pool of database/sql
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	for n := pool.Stats().Idle; n > 0; n-- {
+		conn, err := pool.Conn(ctx)
+		if err != nil {
+			return
+		}
+		_ = conn.Raw(func(any) error { return driver.ErrBadConn })
+		_ = conn.Close()
+	}
+}
+
+// renewsNow reports whether the pool's connections were not closed in this second, and counts them as closed.
+func renewsNow(pool *sql.DB) bool {
+	renewals.Lock()
+	defer renewals.Unlock()
+	now := time.Now().Unix()
+	maps.DeleteFunc(renewals.at, func(_ weak.Pointer[sql.DB], at int64) bool { return at != now })
+	if _, closed := renewals.at[weak.Make(pool)]; closed {
+		return false
+	}
+	renewals.at[weak.Make(pool)] = now
+	return true
 }

@@ -71,8 +71,13 @@ type HandledBy struct {
 	handlerKey string
 }
 
-// ScanHandledBy scans a message number and a handler key.
-func ScanHandledBy(rows *sql.Rows, h *HandledBy) error { return rows.Scan(&h.number, &h.handlerKey) }
+func (c Common) HandlerKeys(
+	ctx context.Context, pool gorm.ConnPool, numbers []int64, keys []string,
+) ([]HandledBy, error) {
+	return store.Query(ctx, pool, c.Text(c.sql.AcceptKeys), func(rows *sql.Rows, h *HandledBy) error {
+		return rows.Scan(&h.number, &h.handlerKey)
+	}, listArgument(c, numbers), listArgument(c, keys))
+}
 
 // hasRow reports whether the handler has a row under its own key or one of its legacy keys.
 func hasRow(n store.NewStatus, has map[HandledBy]bool, number int64) bool {

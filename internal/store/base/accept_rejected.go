@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"slices"
 
 	"gorm.io/gorm"
@@ -18,10 +19,8 @@ var errConflict = errors.New("a message ID is known with another type, source or
 // RejectedRows holds the statements on one rejected message by its ID.
 type RejectedRows struct{ Load, Remove, Reason string }
 
-// LoadRejected implements Store.LoadRejected. It distinguishes an empty key or value from a missing one by separate
-// columns, because drivers differ in how they return an empty blob.
-func LoadRejected(ctx context.Context, d Database, rows RejectedRows, id string) (models.RejectedMessage, error) {
-	found, err := store.Query(ctx, d.Pool(ctx), d.Text(rows.Load), scanRejected, id)
+func (c Common) LoadRejected(ctx context.Context, id string) (models.RejectedMessage, error) {
+	found, err := store.Query(ctx, c.Pool(ctx), c.Text(c.sql.Rejected.Load), ScanRejected, id)
 	if err == nil && len(found) == 0 {
 		err = store.ErrRejectedGone
 	}
@@ -31,59 +30,67 @@ func LoadRejected(ctx context.Context, d Database, rows RejectedRows, id string)
 	return found[0], nil
 }
 
-func scanRejected(rows *sql.Rows, m *models.RejectedMessage) error {
-	var timestamp, rejectedAt store.Stamp
-	var hasKey, hasValue bool
-	err := rows.Scan(&m.ID, &m.Channel, &m.Topic, &m.Partition, &m.Offset, &timestamp, &hasKey, &m.Key, &hasValue,
-		&m.Value,
-		&m.Headers, &m.Reason, &rejectedAt)
-	m.Timestamp, m.RejectedAt = timestamp.Time, rejectedAt.Time
-	if hasKey {
-		m.Key = Filled(m.Key)
-	}
-	if hasValue {
-		m.Value = Filled(m.Value)
-	}
+// ScanRejected scans a rejected message.
+func ScanRejected(rows *sql.Rows, m *models.RejectedMessage) error {
+	var whole store.UnpublishedRejected
+	err := scanUnpublishedRejected(rows, &whole)
+	*m = whole.RejectedMessage
 	return err
 }
 
-// AcceptRejected implements Store.AcceptRejected. It deletes the row last, so that all accepts lock messages before
-// rejected rows. Of two calls at once:
+// AcceptRejected deletes the row last, so that all accepts lock messages before rejected rows. Of two calls at once:
 //
 // 1. Both insert the messages, and the second one waits for the first.
 // 2. The first deletes the row and commits.
 // 3. The second finds the messages known and the row gone, and is rolled back.
-func AcceptRejected(ctx context.Context, d Database, in Transacting, dialect interface {
-	accepting
-	auditing
-}, rows RejectedRows, id string, batch store.AcceptBatch) ([]store.Accepted, error) {
-	return AcceptRetrying(ctx, in, dialect, batch, func(pool gorm.ConnPool, results []store.Accepted) error {
+func (c Common) AcceptRejected(ctx context.Context, id string, batch store.AcceptBatch) ([]store.Accepted, error) {
+	last := func(pool gorm.ConnPool, results []store.Accepted) error {
 		if slices.ContainsFunc(results, func(r store.Accepted) bool { return r.Conflict }) {
 			return errConflict
 		}
-		deleted, err := store.Exec(ctx, pool, d.Text(rows.Remove), id)
+		deleted, err := store.Exec(ctx, pool, c.Text(c.sql.Rejected.Remove), id)
 		if err == nil && deleted == 0 {
 			err = store.ErrRejectedGone
 		}
 		if err == nil {
-			err = addAny(ctx, pool, dialect, batch.Audit)
+			err = c.addAny(ctx, pool, batch.Audit)
 		}
 		return err
-	})
+	}
+	return AcceptRetrying(ctx, c.dialect.Transaction, c.dialect, batch, last)
 }
 
-// SetRejectedReason implements Store.SetRejectedReason.
-func SetRejectedReason(ctx context.Context, d Database, in Transacting, dialect auditing, rows RejectedRows, id,
-	reason string, audit *models.Audit,
-) error {
-	return Doing("set the reason of a rejected message", in(ctx, func(pool gorm.ConnPool) error {
-		kept, err := store.Exec(ctx, pool, d.Text(rows.Reason), id, store.SanitizeError(reason))
+func (c Common) SetRejectedReason(ctx context.Context, id, reason string, audit *models.Audit) error {
+	err := c.dialect.Transaction(ctx, func(pool gorm.ConnPool) error {
+		kept, err := store.Exec(ctx, pool, c.Text(c.sql.Rejected.Reason), id, store.SanitizeError(reason))
 		if err == nil && kept == 0 && audit != nil {
 			err = store.ErrRejectedGone // an audit row would record something that was not done
 		}
 		if err == nil {
-			err = addAny(ctx, pool, dialect, audit)
+			err = c.addAny(ctx, pool, audit)
 		}
 		return err
-	}))
+	})
+	return Doing("set the reason of a rejected message", err)
+}
+
+func (c Common) AddAuditTx(ctx context.Context, tx *gorm.DB, audit models.Audit) error {
+	pool, err := Joined(tx)
+	if err != nil {
+		return fmt.Errorf("%w: %w", store.ErrNotAudited, err)
+	}
+	return c.addAny(ctx, pool, &audit)
+}
+
+// addAny adds the audit row of an operator's action, if there is one.
+func (c Common) addAny(ctx context.Context, pool gorm.ConnPool, a *models.Audit) error {
+	if a == nil {
+		return nil
+	}
+	_, err := store.Exec(ctx, pool, c.Text(c.sql.AddAudit), a.ID, a.Actor, a.Action, a.Target, a.Detail,
+		c.form.Time(a.OccurredAt))
+	if err != nil {
+		return fmt.Errorf("%w: %w", store.ErrNotAudited, err)
+	}
+	return nil
 }

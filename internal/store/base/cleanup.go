@@ -2,6 +2,7 @@ package base
 
 import (
 	"cmp"
+	"context"
 	"database/sql"
 	"slices"
 	"time"
@@ -9,6 +10,21 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 )
+
+func (c Common) DeleteMarkers(ctx context.Context, before time.Time, limit int) (int64, error) {
+	deleted, err := store.Exec(ctx, c.Pool(ctx), c.Text(c.sql.DeleteMarkers), c.form.Time(before), limit)
+	return deleted, Doing("delete expired markers", err)
+}
+
+func (c Common) DeleteAudit(ctx context.Context, before time.Time, limit int) (int64, error) {
+	deleted, err := store.Exec(ctx, c.Pool(ctx), c.Text(c.sql.DeleteAudit), c.form.Time(before), limit)
+	return deleted, Doing("delete old audit rows", err)
+}
+
+func (c Common) DeleteRejected(ctx context.Context, before time.Time, limit int) (int64, error) {
+	deleted, err := store.Exec(ctx, c.Pool(ctx), c.Text(c.sql.DeleteRejected), c.form.Time(before), limit)
+	return deleted, Doing("delete old rejected messages", err)
+}
 
 // WalkEnd returns where the walk ends: Until, but no later than the latest cutoff.
 func WalkEnd(r store.CleanupRequest) time.Time {
@@ -51,15 +67,37 @@ func Walked(r store.CleanupRequest, candidates []Candidate) store.ExpiredBatch {
 	return found
 }
 
-// Size is a message's number and its size in bytes.
-type Size struct {
+// size is a message's number and its size in bytes.
+type size struct {
 	number int64
 	bytes  int64
 }
 
-// FitBytes returns the first of the numbers whose messages have at most maxBytes together, but at least one number.
+func (c Common) LoadExpired(
+	ctx context.Context, req store.CleanupRequest, numbers []int64, maxBytes int64,
+) ([]store.ExpiredMessage, int, error) {
+	pool := c.Singles.WithoutJIT().Pool(ctx)
+	sizes, err := store.Query(ctx, pool, c.Text(c.sql.ExpiredSizes), func(rows *sql.Rows, s *size) error {
+		return rows.Scan(&s.number, &s.bytes)
+	}, listArgument(c, numbers))
+	if err != nil {
+		return nil, 0, Doing("size expired messages", err)
+	}
+	numbers = fitBytes(numbers, sizes, maxBytes)
+	messages, err := store.Query(ctx, pool, c.Text(c.sql.ExpiredMessages), ScanMessage, listArgument(c, numbers))
+	if err != nil {
+		return nil, 0, Doing("load expired messages", err)
+	}
+	statuses, err := store.Query(ctx, pool, c.Text(c.sql.ExpiredStatuses), scanStatus, listArgument(c, numbers))
+	if err != nil {
+		return nil, 0, Doing("load expired statuses", err)
+	}
+	return assemble(req, numbers, messages, statuses), len(numbers), nil
+}
+
+// fitBytes returns the first of the numbers whose messages have at most maxBytes together, but at least one number.
 // Messages that no longer exist count nothing.
-func FitBytes(numbers []int64, sizes []Size, maxBytes int64) []int64 {
+func fitBytes(numbers []int64, sizes []size, maxBytes int64) []int64 {
 	bytes := make(map[int64]int64, len(sizes))
 	for _, s := range sizes {
 		bytes[s.number] = s.bytes
@@ -73,9 +111,9 @@ func FitBytes(numbers []int64, sizes []Size, maxBytes int64) []int64 {
 	return numbers
 }
 
-// Assemble joins messages and their statuses, in the order of the numbers. It leaves out a message that has statuses of
+// assemble joins messages and their statuses, in the order of the numbers. It leaves out a message that has statuses of
 // which none is to be deleted.
-func Assemble(
+func assemble(
 	r store.CleanupRequest, numbers []int64, messages []models.Message, statuses []models.HandlerStatus,
 ) []store.ExpiredMessage {
 	slices.SortFunc(statuses, func(a, b models.HandlerStatus) int { return cmp.Compare(a.Sequence, b.Sequence) })
@@ -120,27 +158,22 @@ func Deletions(expired []store.ExpiredMessage) (whole []int64, statuses []models
 	return whole, statuses
 }
 
-// ScanSized scans a number and a size.
-func ScanSized(rows *sql.Rows, s *Size) error { return rows.Scan(&s.number, &s.bytes) }
-
-// ScanMessage scans a message with its content.
+// ScanMessage scans a message with its content. A separate column distinguishes an empty ordering key from none.
 func ScanMessage(rows *sql.Rows, m *models.Message) error {
 	var received store.Stamp
 	var ordered bool
 	err := rows.Scan(&m.ID, &m.Namespace, &m.Number, &m.TransportName, &m.Type, &m.Source, &m.Content, &m.ContentType,
 		&m.SerializedProperties, &m.OrderingKey, &ordered, &received)
 	m.ReceivedAt = received.Time
-	if m.Content == nil { // some drivers read an empty blob as nil
-		m.Content = []byte{}
-	}
-	if ordered && m.OrderingKey == nil {
-		m.OrderingKey = []byte{}
+	m.Content = Filled(m.Content) // some drivers read an empty blob as nil
+	if ordered {
+		m.OrderingKey = Filled(m.OrderingKey)
 	}
 	return err
 }
 
-// ScanStatus scans all columns of a status.
-func ScanStatus(rows *sql.Rows, s *models.HandlerStatus) error {
+// scanStatus scans all columns of a status.
+func scanStatus(rows *sql.Rows, s *models.HandlerStatus) error {
 	var created, started, next, published, completed, poisoned store.Stamp
 	err := rows.Scan(&s.ID, &s.MessageNumber, &s.MessageID, &s.HandlerKey, &s.Sequence, &s.ErrorCount, &s.AbandonedCount,
 		&s.InterruptedCount, &s.RequeuedCount, &s.MessageBytes, &s.LastError, &s.Fingerprint, &created,
@@ -150,4 +183,30 @@ func ScanStatus(rows *sql.Rows, s *models.HandlerStatus) error {
 	s.NextAttemptAt, s.PublishedAt = next.Pointer(), published.Pointer()
 	s.CompletedAt, s.PoisonedAt = completed.Pointer(), poisoned.Pointer()
 	return err
+}
+
+// PartitionColumns are the columns that scanPartition scans.
+const PartitionColumns = `channel, group_id, topic, "partition", inline, caught_up_at, declared_at, undeclared_for, counted_at`
+
+// scanPartition scans a partition's progress.
+func scanPartition(rows *sql.Rows, p *models.Partition) error {
+	var caughtUp, declared, counted store.Stamp
+	err := rows.Scan(&p.Channel, &p.GroupID, &p.Topic, &p.Partition, &p.Inline, &caughtUp, &declared, &p.UndeclaredFor,
+		&counted)
+	p.CaughtUpAt, p.DeclaredAt, p.CountedAt = caughtUp.Pointer(), declared.Time, counted.Time
+	return err
+}
+
+func (c Common) FurthestBehind(ctx context.Context, inline bool) (p models.Partition, ok bool, err error) {
+	rows, err := store.Query(ctx, c.Pool(ctx), c.Text(c.sql.FurthestBehind), scanPartition, inline)
+	if err != nil || len(rows) == 0 {
+		return p, false, Doing("find the partition that is furthest behind", err)
+	}
+	return rows[0], true, nil
+}
+
+func (c Common) ForgetPartitions(ctx context.Context, undeclaredFor time.Duration) ([]models.Partition, error) {
+	forgotten, err := store.Query(ctx, c.Pool(ctx), c.Text(c.sql.ForgetPartitions), scanPartition,
+		int64(undeclaredFor/time.Second))
+	return forgotten, Doing("forget removed partitions", err)
 }

@@ -1,5 +1,5 @@
-// Package base has the common parts of the stores of all dialects: how table names get into a statement, the algorithm
-// of accepting, and the scanning of rows. Only the dialects use it.
+// Package base has the common parts of the stores of all dialects: the methods of which only the statements differ, how
+// table names get into a statement, the algorithm of accepting, and the scanning of rows. Only the dialects use it.
 package base
 
 import (

@@ -41,17 +41,9 @@ func (c LaneColumns) Lane() *store.Lane {
 	return &store.Lane{Handler: c.Handler.Int64, Key: c.Key.Int64}
 }
 
-// walking is what CheckLanes needs from a dialect.
-type walking interface {
-	// WaitingLanes returns up to limit lanes of this name that have waiting rows and whose key is above after, in the
-	// order of their keys.
-	WaitingLanes(ctx context.Context, name, after int64, limit int) ([]store.Lane, error)
-	AdvanceLanes(ctx context.Context, requests []store.LaneRequest, now time.Time) ([]string, error)
-}
-
-// CheckLanes implements Store.CheckLanes. It walks the lane names of a rule in order, and the lanes of each name.
-func CheckLanes(
-	ctx context.Context, dialect walking, rule store.LaneRule, after *store.Lane, limit int, now time.Time,
+// CheckLanes walks the lane names of a rule in order, and the lanes of each name.
+func (c Common) CheckLanes(
+	ctx context.Context, rule store.LaneRule, after *store.Lane, limit int, now time.Time,
 ) (*store.Lane, []string, error) {
 	names := slices.Clone(rule.Handlers)
 	slices.Sort(names)
@@ -68,7 +60,10 @@ func CheckLanes(
 			}
 		}
 		room := max(limit, 1) - len(requests)
-		lanes, err := dialect.WaitingLanes(ctx, name, from, room)
+		lanes, err := store.Query(ctx, c.Pool(ctx), c.numbered(WaitingLanesSQL), func(rows *sql.Rows, l *store.Lane) error {
+			l.Handler = name
+			return rows.Scan(&l.Key)
+		}, name, from, room)
 		if err != nil {
 			return nil, nil, Doing("check lanes", err)
 		}
@@ -81,43 +76,43 @@ func CheckLanes(
 			break
 		}
 	}
-	keys, err := dialect.AdvanceLanes(ctx, requests, now)
+	keys, err := c.dialect.AdvanceLanes(ctx, requests, now)
 	if err != nil {
 		return nil, nil, Doing("check lanes", err)
 	}
 	return next, keys, nil
 }
 
-// ScanLaneOf returns a function that scans the key of a lane of this handler.
-func ScanLaneOf(name int64) func(*sql.Rows, *store.Lane) error {
-	return func(rows *sql.Rows, lane *store.Lane) error {
-		lane.Handler = name
-		return rows.Scan(&lane.Key)
-	}
+func (c Common) WaitingLaneHandlers(ctx context.Context) ([]int64, error) {
+	names, err := store.Query(ctx, c.Pool(ctx), c.Text(WaitingLaneHandlersSQL), store.Value[int64])
+	return names, Doing("find lanes with waiting statuses", err)
+}
+
+func (c Common) ReleaseWaiting(ctx context.Context, handlerKeys []string, limit int) (int64, error) {
+	released, err := store.Exec(ctx, c.Pool(ctx), c.Text(c.sql.ReleaseWaiting), listArgument(c, handlerKeys), limit)
+	return released, Doing("release waiting statuses", err)
+}
+
+func (c Common) PendingKeys(ctx context.Context) ([]string, error) {
+	keys, err := store.Query(ctx, c.Pool(ctx), c.Text(PendingKeysSQL), store.Value[string])
+	return keys, Doing("find pending handler keys", err)
 }
 
 // SplitLaneWindow is how many rows of each lane name KeysWithSplitLanes reads. Rows of one name belong to one handler,
 // before and after its renames.
 const SplitLaneWindow = 200
 
-// laneLister is what KeysWithSplitLanes needs from a dialect.
-type laneLister interface {
-	LaneHandlers(ctx context.Context) ([]int64, error)
-	LaneHandlerKeys(ctx context.Context, name int64, limit int) ([]string, error)
-}
-
-// KeysWithSplitLanes implements Store.KeysWithSplitLanes.
-func KeysWithSplitLanes(ctx context.Context, dialect laneLister, rules map[string]store.LaneRule) ([]string, error) {
+func (c Common) KeysWithSplitLanes(ctx context.Context, rules map[string]store.LaneRule) ([]string, error) {
 	if len(rules) == 0 {
 		return nil, nil
 	}
-	names, err := dialect.LaneHandlers(ctx)
+	names, err := store.Query(ctx, c.Pool(ctx), c.Text(LaneHandlersSQL), store.Value[int64])
 	if err != nil {
 		return nil, Doing("find the names of lanes", err)
 	}
 	var split []string
 	for _, name := range names {
-		keys, err := dialect.LaneHandlerKeys(ctx, name, SplitLaneWindow)
+		keys, err := store.Query(ctx, c.Pool(ctx), c.numbered(LaneHandlerKeysSQL), store.Value[string], name, SplitLaneWindow)
 		if err != nil {
 			return nil, Doing("find the handler keys of lanes", err)
 		}

@@ -61,9 +61,8 @@ func byCoordinates(a, b models.RejectedMessage) int {
 	)
 }
 
-// KeepGap implements Store.KeepGap.
-func KeepGap(ctx context.Context, d Database, statement string, g models.Gap, foundAt any) (bool, error) {
-	added, err := addGap(ctx, d.Pool(ctx), d, statement, g, foundAt)
+func (c Common) KeepGap(ctx context.Context, g models.Gap) (bool, error) {
+	added, err := c.addGap(ctx, c.Pool(ctx), g)
 	return added == 1, Doing("keep gap", err)
 }
 
@@ -73,11 +72,11 @@ type Requests struct{ List, Delete, KeepGap string }
 // maxRequests bounds a list of requests.
 const maxRequests = 1000
 
-// PartitionRequests implements Store.PartitionRequests.
-func PartitionRequests(ctx context.Context, d Database, statements Requests, channel string, since any) (
+func (c Common) PartitionRequests(ctx context.Context, channel string, since time.Time) (
 	[]models.PartitionRequest, error,
 ) {
-	found, err := store.Query(ctx, d.Pool(ctx), d.Text(statements.List), ScanPartitionRequest, channel, since, maxRequests)
+	found, err := store.Query(ctx, c.Pool(ctx), c.Text(c.sql.List), ScanPartitionRequest, channel, c.form.Time(since),
+		maxRequests)
 	return found, Doing("list requests for partitions", err)
 }
 
@@ -89,34 +88,32 @@ func ScanPartitionRequest(rows *sql.Rows, r *models.PartitionRequest) error {
 	return err
 }
 
-// CarryOut implements Store.CarryOut. It deletes the request first, so that if two consumers carry it out at once, the
-// second waits for the first and then finds it gone.
-func CarryOut(ctx context.Context, d Database, in Transacting, dialect accepting, statements Requests,
-	r models.PartitionRequest, rejected *models.RejectedMessage, gap *models.Gap, foundAt func(time.Time) any,
+// CarryOut deletes the request first, so that if two consumers carry it out at once, the second waits for the first and
+// then finds it gone.
+func (c Common) CarryOut(ctx context.Context, r models.PartitionRequest, rejected *models.RejectedMessage,
+	gap *models.Gap,
 ) (done bool, err error) {
-	err = in(ctx, func(pool gorm.ConnPool) error {
-		deleted, err := store.Exec(ctx, pool, d.Text(statements.Delete), r.Channel, r.Topic, r.Partition, r.ID)
+	err = c.dialect.Transaction(ctx, func(pool gorm.ConnPool) error {
+		deleted, err := store.Exec(ctx, pool, c.Text(c.sql.Delete), r.Channel, r.Topic, r.Partition, r.ID)
 		if done = deleted == 1; err != nil || !done {
 			return err
 		}
 		if rejected != nil {
 			rows, err := prepareRejected([]models.RejectedMessage{*rejected}, rejected.RejectedAt)
 			if err == nil {
-				err = dialect.InsertRejected(ctx, pool, rows)
+				err = c.dialect.InsertRejected(ctx, pool, rows)
 			}
 			return err
 		}
 		if gap != nil {
-			_, err = addGap(ctx, pool, d, statements.KeepGap, *gap, foundAt(gap.FoundAt))
+			_, err = c.addGap(ctx, pool, *gap)
 		}
 		return err
 	})
 	return done && err == nil, Doing("carry out a request for a partition", err)
 }
 
-func addGap(ctx context.Context, pool gorm.ConnPool, d Database, statement string, g models.Gap, foundAt any) (int64,
-	error,
-) {
-	return store.Exec(ctx, pool, d.Text(statement), g.ID, g.Channel, g.Topic, g.Partition, g.FromOffset, g.ToOffset,
-		store.SanitizeError(g.Reason), foundAt)
+func (c Common) addGap(ctx context.Context, pool gorm.ConnPool, g models.Gap) (int64, error) {
+	return store.Exec(ctx, pool, c.Text(c.sql.KeepGap), g.ID, g.Channel, g.Topic, g.Partition, g.FromOffset, g.ToOffset,
+		store.SanitizeError(g.Reason), c.form.Time(g.FoundAt))
 }

@@ -1,7 +1,9 @@
 package base
 
 import (
+	"context"
 	"database/sql"
+	"encoding/json"
 	"sort"
 	"time"
 
@@ -18,23 +20,31 @@ func Filled(content []byte) []byte {
 	return content
 }
 
-// Sanitized is SanitizeError for a text that may be NULL.
-func Sanitized(text *string) *string {
-	if text == nil {
-		return nil
+// JSONList encodes an argument for a JSON function of the database: texts, numbers, booleans, or lists of them. Texts
+// must have passed store.CheckText, because JSON would replace invalid UTF-8.
+func JSONList[T any](list []T) string {
+	if list == nil {
+		return "[]"
 	}
-	clean := store.SanitizeError(*text)
-	return &clean
+	return inJSON(list)
+}
+
+func inJSON(value any) string {
+	text, err := json.Marshal(value)
+	if err != nil {
+		panic(err) // texts, numbers, booleans, and lists and maps of them, have a form in JSON
+	}
+	return string(text)
 }
 
 // Failure returns a settlement's error text as its row stores it, and the fingerprint of that text. Both are nil if the
 // row keeps its values.
 func Failure(s store.Settlement) (text, named *string) {
-	if text = Sanitized(s.LastError); text == nil {
+	if s.LastError == nil {
 		return nil, nil
 	}
-	name := fingerprint.Of(s.HandlerKey, *text)
-	return text, &name
+	clean := store.SanitizeError(*s.LastError)
+	return &clean, new(fingerprint.Of(s.HandlerKey, clean))
 }
 
 // StoredMessage holds a claim's message columns, all NULL if the message's row is gone.
@@ -96,8 +106,14 @@ func (c byPlace) Less(i, j int) bool {
 	return a.StatusID < b.StatusID
 }
 
-// ScanSibling scans a status of a message under another key.
-func ScanSibling(rows *sql.Rows, s *store.Sibling) error {
+func (c Common) Siblings(ctx context.Context, messageNumbers []int64, keys []string) ([]store.Sibling, error) {
+	siblings, err := store.Query(ctx, c.Pool(ctx), c.Text(c.sql.Siblings), scanSibling, listArgument(c, messageNumbers),
+		listArgument(c, keys))
+	return siblings, Doing("read sibling statuses", err)
+}
+
+// scanSibling scans a status of a message under another key.
+func scanSibling(rows *sql.Rows, s *store.Sibling) error {
 	var lane LaneColumns
 	err := rows.Scan(&s.MessageNumber, &s.StatusID, &s.MessageID, &s.HandlerKey, &s.Version, &s.ErrorCount,
 		&s.AbandonedCount, &s.InterruptedCount, &lane.Handler, &lane.Key, &s.Processing, &s.Poisoned, &s.Completed,
@@ -126,17 +142,8 @@ func ByID(rows []IdentifiedState) map[string]store.State {
 	return states
 }
 
-// RefColumns are the columns that ScanRef scans.
+// RefColumns are the columns of a store.Ref, in the order of ScanOpenClaim.
 const RefColumns = `id, message_number, message_id, handler_key, version, error_count, abandoned_count, interrupted_count, lane_handler, lane_key`
-
-// ScanRef scans a status at its version.
-func ScanRef(rows *sql.Rows, r *store.Ref) error {
-	var lane LaneColumns
-	err := rows.Scan(&r.StatusID, &r.MessageNumber, &r.MessageID, &r.HandlerKey, &r.Version, &r.ErrorCount,
-		&r.AbandonedCount, &r.InterruptedCount, &lane.Handler, &lane.Key)
-	r.Lane = lane.Lane()
-	return err
-}
 
 // OpenClaimRow is a row of the query for open claims.
 type OpenClaimRow struct {
@@ -187,17 +194,31 @@ func ScanBacklog(rows *sql.Rows, c *BacklogRow) error {
 
 // Backlog converts the counts. most is the bound of each count: one that reaches it is capped.
 func (c BacklogRow) Backlog(most int) store.Backlog {
-	return store.Backlog{
-		HandlerKey: c.Key, Due: c.due, Waiting: c.behind + c.waiting, Processing: c.processing, Poisoned: c.poisoned,
-		OldestDue: c.oldest.Time,
-		Capped:    c.n >= most || c.waiting >= most || c.poisoned >= most,
-	}
+	return store.Backlog{HandlerKey: c.Key, Due: c.due, Waiting: c.behind + c.waiting, Processing: c.processing,
+		Poisoned: c.poisoned, OldestDue: c.oldest.Time, Capped: c.n >= most || c.waiting >= most || c.poisoned >= most}
 }
 
-// OnlyOwner returns the owner of a lease, "" if there is none. A lease name has one row at most.
-func OnlyOwner(owners []string) string {
-	if len(owners) == 0 {
-		return ""
+// WindowRow is a row of a window: one to claim, the last of a full window, or both.
+type WindowRow struct {
+	store.Place
+	IsLast, IsOurs bool
+}
+
+// ScanWindowRow reads a WindowRow whose time is one of PostgreSQL's.
+func ScanWindowRow(rows *sql.Rows, r *WindowRow) error {
+	return rows.Scan(&r.Due, &r.StatusID, &r.IsLast, &r.IsOurs)
+}
+
+// WindowOf returns the window that begins after a place and has these rows.
+func WindowOf(after *store.Place, rows []WindowRow) store.Window {
+	w := store.Window{After: after}
+	for _, r := range rows {
+		if r.IsLast {
+			w.End = &r.Place
+		}
+		if r.IsOurs {
+			w.StatusIDs = append(w.StatusIDs, r.StatusID)
+		}
 	}
-	return owners[0]
+	return w
 }

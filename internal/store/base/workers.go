@@ -2,25 +2,31 @@ package base
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
-	"fmt"
 	"maps"
 	"slices"
 
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
+func (c Common) WorkerLives(ctx context.Context, workerID string) (bool, error) {
+	found, err := store.Query(ctx, c.Pool(ctx), c.Text(c.sql.WorkerLives), store.Value[string], workerID)
+	return len(found) == 1, Doing("read worker", err)
+}
+
+func (c Common) DeleteWorkers(ctx context.Context, workerIDs []string) (int64, error) {
+	deleted, err := store.Exec(ctx, c.Pool(ctx), c.Text(c.sql.DeleteWorkers), listArgument(c, workerIDs))
+	return deleted, Doing("delete workers", err)
+}
+
 // HandlerKeysJSON encodes a worker's handler keys and their namespaces as an object.
-func HandlerKeysJSON(w store.Worker) (string, error) {
+func HandlerKeysJSON(w store.Worker) string {
 	namespaces := map[string]string{}
 	for _, key := range w.HandlerKeys {
 		namespaces[key] = w.Namespaces[key]
 	}
-	keys, err := json.Marshal(namespaces)
-	if err != nil {
-		return "", fmt.Errorf("heartbeat: handler keys: %w", err)
-	}
-	return string(keys), nil
+	return inJSON(namespaces)
 }
 
 // HealthJSON returns a worker's health. It is never empty.

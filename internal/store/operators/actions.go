@@ -38,14 +38,12 @@ const (
 	isRef     = `{by id} s.id = c.id AND (c.version = 0 OR s.version = c.version) AND ` + base.OpenSQL
 )
 
-// RetryStatuses implements store.StatusActions.
 func (q Queries) RetryStatuses(ctx context.Context, pool gorm.ConnPool, refs []store.VersionedID, now time.Time) (
 	[]store.ChangedStatus, error,
 ) {
 	return q.change(ctx, pool, retry, refs, now)
 }
 
-// DiscardStatuses implements store.StatusActions.
 func (q Queries) DiscardStatuses(ctx context.Context, pool gorm.ConnPool, refs []store.VersionedID, now time.Time) (
 	[]store.ChangedStatus, error,
 ) {
@@ -58,11 +56,7 @@ func (q Queries) change(ctx context.Context, pool gorm.ConnPool, statement strin
 	for i, ref := range refs {
 		rows[i] = [2]any{ref.ID, ref.Version}
 	}
-	of, err := list(rows)
-	if err != nil {
-		return nil, err
-	}
-	return query(ctx, q, pool, statement, scanChanged, of, q.form.Time(now))
+	return query(ctx, q, pool, statement, scanChanged, base.JSONList(rows), q.form.Time(now))
 }
 
 // scanChanged scans {changed}.
@@ -77,7 +71,6 @@ func scanChanged(rows *sql.Rows, c *store.ChangedStatus) error {
 const stateNow = `
 SELECT version, is_poisoned, processing_started_at, is_waiting FROM {statuses} WHERE id = $1 AND ` + base.OpenSQL
 
-// OpenState implements store.StatusActions.
 func (q Queries) OpenState(ctx context.Context, pool gorm.ConnPool, statusID string) (*models.HandlerStatus, error) {
 	return one(ctx, q, pool, stateNow, func(rows *sql.Rows, s *models.HandlerStatus) error {
 		var processing store.Stamp
@@ -96,13 +89,11 @@ ON CONFLICT (handler_key) DO UPDATE SET paused = true, updated_at = excluded.upd
 	resume = `UPDATE {handlers} SET paused = false, updated_at = $2 WHERE handler_key = $1 AND paused`
 )
 
-// PauseKey implements store.StatusActions.
 func (q Queries) PauseKey(ctx context.Context, pool gorm.ConnPool, handlerKey string, now time.Time) (bool, error) {
 	changed, err := q.exec(ctx, pool, pause, handlerKey, q.form.Time(now))
 	return changed > 0, err
 }
 
-// ResumeKey implements store.StatusActions.
 func (q Queries) ResumeKey(ctx context.Context, pool gorm.ConnPool, handlerKey string, now time.Time) (bool, error) {
 	changed, err := q.exec(ctx, pool, resume, handlerKey, q.form.Time(now))
 	return changed > 0, err
@@ -115,7 +106,6 @@ const pausedKeys = `SELECT handler_key FROM {handlers} WHERE paused ORDER BY han
 // backfill waits for the lock of a message, and it would then add an earlier one.
 const lockPaused = pausedKeys + ` {for update}`
 
-// PausedKeys implements store.StatusActions.
 func (q Queries) PausedKeys(ctx context.Context, pool gorm.ConnPool, limit int, locked bool) ([]string, error) {
 	statement := pausedKeys
 	if locked {
@@ -137,7 +127,6 @@ DELETE FROM {statuses} AS s WHERE s.message_number = $1 AND s.processing_started
 	deleteMessage = `DELETE FROM {messages} WHERE number = $1`
 )
 
-// DeleteMessage implements store.StatusActions.
 func (q Queries) DeleteMessage(ctx context.Context, pool gorm.ConnPool, number int64) (
 	deleted *models.Message, statuses []store.ChangedStatus, left int64, err error,
 ) {

@@ -7,6 +7,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -25,7 +26,6 @@ UNION ALL
 SELECT true, (SELECT count(*) FROM looked), l.*, 0 FROM (SELECT * FROM looked ORDER BY id LIMIT 1) l
 ORDER BY rank`
 
-// ScanAudit implements store.AuditViews.
 func (q Queries) ScanAudit(ctx context.Context, pool gorm.ConnPool, scan store.AuditScan) ([]store.AuditHit, error) {
 	return query(ctx, q, pool, listAudit, func(rows *sql.Rows, h *store.AuditHit) error {
 		var occurred store.Stamp
@@ -33,26 +33,17 @@ func (q Queries) ScanAudit(ctx context.Context, pool gorm.ConnPool, scan store.A
 		err := rows.Scan(&h.Closes, &h.Looked, &h.ID, &h.Actor, &h.Action, &h.Target, &occurred, &h.DatabaseRole, &rank)
 		h.OccurredAt = occurred.Time
 		return err
-	}, q.auditArguments(scan)...)
-}
-
-func (q Queries) auditArguments(scan store.AuditScan) []any {
-	return []any{scan.BeforeID, scan.Depth, scan.Limit, scan.Actor, scan.Action, scan.Target, q.form.Time(scan.From),
-		q.form.Time(scan.To), scan.FromID}
+	}, scan.BeforeID, scan.Depth, scan.Limit, scan.Actor, scan.Action, scan.Target, q.form.Time(scan.From),
+		q.form.Time(scan.To), scan.FromID)
 }
 
 // auditDetails uses the audit's primary key.
 const auditDetails = `SELECT id, detail FROM {audit} WHERE id {= any ID} LIMIT $2`
 
-// AuditDetails implements store.AuditViews.
 func (q Queries) AuditDetails(ctx context.Context, pool gorm.ConnPool, ids []string) (map[string]string, error) {
-	of, err := list(ids)
-	if err != nil {
-		return nil, err
-	}
 	rows, err := query(ctx, q, pool, auditDetails, func(rows *sql.Rows, a *models.Audit) error {
 		return rows.Scan(&a.ID, &a.Detail)
-	}, of, len(ids))
+	}, base.JSONList(ids), len(ids))
 	details := make(map[string]string, len(rows))
 	for _, row := range rows {
 		details[row.ID] = row.Detail

@@ -8,6 +8,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
 // listUnhandled reads messages by the index on (received_at, number). It finds the handler's rows by the statuses'
@@ -22,7 +23,6 @@ SELECT number, at, received_at, id, CASE WHEN namespace = $6 AND type = $7 THEN
 	CASE WHEN $8 THEN substr(serialized_properties, 1, $9) ELSE '' END
 FROM walked ORDER BY received_at, number`
 
-// ScanUnhandled implements store.Backfiller.
 func (q Queries) ScanUnhandled(ctx context.Context, pool gorm.ConnPool, scan store.UnhandledScan) (
 	[]store.UnhandledMessage, error,
 ) {
@@ -41,24 +41,15 @@ func (q Queries) ScanUnhandled(ctx context.Context, pool gorm.ConnPool, scan sto
 
 func (q Queries) unhandledArguments(scan store.UnhandledScan) ([]any, error) {
 	at, err := q.listTime(scan.After.At)
-	if err != nil {
-		return nil, err
-	}
-	keys, err := list(scan.Keys)
-	return []any{at, scan.After.Number, keys, q.form.Time(scan.To), scan.Limit, scan.Namespace, scan.Type,
-		scan.ReadsProperties > 0, scan.ReadsProperties}, err
+	return []any{at, scan.After.Number, base.JSONList(scan.Keys), q.form.Time(scan.To), scan.Limit, scan.Namespace,
+		scan.Type, scan.ReadsProperties > 0, scan.ReadsProperties}, err
 }
 
 // lockUnhandled uses the unique index on the messages' numbers. It keeps cleanup and accepts away from them.
 const lockUnhandled = `SELECT number FROM {messages} WHERE number {= any} {as accepts lock}`
 
-// LockMessages implements store.Backfiller.
 func (q Queries) LockMessages(ctx context.Context, pool gorm.ConnPool, numbers []int64) ([]int64, error) {
-	of, err := list(numbers)
-	if err != nil {
-		return nil, err
-	}
-	return query(ctx, q, pool, lockUnhandled, store.Value[int64], of)
+	return query(ctx, q, pool, lockUnhandled, store.Value[int64], base.JSONList(numbers))
 }
 
 // addStatuses finds a message's rows, and conflicts, by the statuses' primary key. It is a separate statement after the
@@ -78,7 +69,6 @@ WHERE (SELECT count(*) FROM {statuses} s WHERE s.message_number = m.number AND s
 ON CONFLICT (message_number, handler_key) DO NOTHING
 RETURNING id`
 
-// AddStatuses implements store.Backfiller.
 func (q Queries) AddStatuses(ctx context.Context, pool gorm.ConnPool, key string, keys []string,
 	statuses []store.AddedStatus, now time.Time) ([]string, error) {
 	rows := make([][5]any, len(statuses))
@@ -88,13 +78,6 @@ func (q Queries) AddStatuses(ctx context.Context, pool gorm.ConnPool, key string
 			rows[i][3], rows[i][4] = s.Lane.Handler, s.Lane.Key
 		}
 	}
-	added, err := list(rows)
-	if err != nil {
-		return nil, err
-	}
-	of, err := list(keys)
-	if err != nil {
-		return nil, err
-	}
-	return query(ctx, q, pool, addStatuses, store.Value[string], added, q.form.Time(now), of, key)
+	return query(ctx, q, pool, addStatuses, store.Value[string], base.JSONList(rows), q.form.Time(now),
+		base.JSONList(keys), key)
 }

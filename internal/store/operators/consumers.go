@@ -17,7 +17,6 @@ const storedConsumers = `
 SELECT CAST(id AS text), consumers FROM {workers} WHERE stopped_at IS NULL AND released_at IS NULL AND consumers <> '[]'
 ORDER BY id LIMIT $1`
 
-// StoredConsumers implements store.ConsumerViews.
 func (q Queries) StoredConsumers(ctx context.Context, pool gorm.ConnPool, limit int) ([]store.WorkerConsumers, error) {
 	return query(ctx, q, pool, storedConsumers, func(rows *sql.Rows, w *store.WorkerConsumers) error {
 		return rows.Scan(&w.WorkerID, &w.Consumers)
@@ -29,7 +28,6 @@ const pendingRequests = `
 SELECT channel, topic, "partition", CAST(id AS text), record_offset, decision, actor, requested_at FROM {requests}
 WHERE requested_at > $1 ORDER BY channel, topic, "partition" LIMIT $2`
 
-// AllPartitionRequests implements store.ConsumerViews.
 func (q Queries) AllPartitionRequests(ctx context.Context, pool gorm.ConnPool, since time.Time, limit int) (
 	[]models.PartitionRequest, error,
 ) {
@@ -48,7 +46,6 @@ ON CONFLICT (channel, topic, "partition") DO UPDATE SET id = excluded.id, record
 	expiredRequests = `DELETE FROM {requests} WHERE requested_at < $1`
 )
 
-// RequestPartition implements store.ConsumerViews.
 func (q Queries) RequestPartition(ctx context.Context, pool gorm.ConnPool, r models.PartitionRequest,
 	expired time.Time) error {
 	if _, err := q.exec(ctx, pool, expiredRequests, q.form.Time(expired)); err != nil {
@@ -72,7 +69,6 @@ ORDER BY sum(CASE WHEN caught_up_at IS NULL THEN 1 ELSE 0 END) = 0, min(caught_u
 	countPartitions = `SELECT count(*) FROM {partitions} WHERE channel = $1 AND group_id = $2 AND topic = $3`
 )
 
-// TopicProgress implements store.ConsumerViews.
 func (q Queries) TopicProgress(ctx context.Context, pool gorm.ConnPool, limit int) ([]store.TopicProgress, error) {
 	return query(ctx, q, pool, topicProgress, func(rows *sql.Rows, t *store.TopicProgress) error {
 		var inline int
@@ -86,7 +82,6 @@ func (q Queries) TopicProgress(ctx context.Context, pool gorm.ConnPool, limit in
 	}, limit)
 }
 
-// ForgetTopic implements store.ConsumerViews.
 func (q Queries) ForgetTopic(ctx context.Context, pool gorm.ConnPool, channel, groupID, topic string,
 	declaredBefore time.Time) (forgotten, known int64, err error) {
 	forgotten, err = q.exec(ctx, pool, forgetTopic, channel, groupID, topic, q.form.Time(declaredBefore))
@@ -99,7 +94,6 @@ func (q Queries) ForgetTopic(ctx context.Context, pool gorm.ConnPool, channel, g
 // leases reads a whole table, which has few rows.
 const leases = `SELECT name, CAST(owner_id AS text), expires_at, {clock} FROM {locks} ORDER BY name LIMIT $1`
 
-// AllLeases implements store.ConsumerViews.
 func (q Queries) AllLeases(ctx context.Context, pool gorm.ConnPool, now time.Time, limit int) (
 	[]store.HeldLease, error,
 ) {

@@ -41,21 +41,16 @@ SELECT k.handler_key,
 	COALESCE(d.looked, 0), COALESCE(d.processing, 0), COALESCE(d.due, 0), d.oldest, COALESCE(d.lanes, 0)
 FROM keys k LEFT JOIN due d ON d.handler_key = k.handler_key`
 
-// CountOpen implements store.StatusLists.
 func (q Queries) CountOpen(ctx context.Context, pool gorm.ConnPool, keys []string, limit int, now, soon time.Time) (
 	[]store.OpenCounts, error,
 ) {
-	of, err := list(keys)
-	if err != nil {
-		return nil, err
-	}
 	return query(ctx, q, pool, countOpen, func(rows *sql.Rows, c *store.OpenCounts) error {
 		var oldest store.Stamp
 		var lanes int
 		err := rows.Scan(&c.HandlerKey, &c.Open, &c.Waiting, &c.Poisoned, &c.Looked, &c.Processing, &c.Due, &oldest, &lanes)
 		c.OldestDue, c.InLanes = oldest.Time, lanes > 0
 		return err
-	}, of, q.form.Time(soon), limit, q.form.Time(now))
+	}, base.JSONList(keys), q.form.Time(soon), limit, q.form.Time(now))
 }
 
 // These use the index on poisoned rows, the index on rejected_at, and the gaps' primary key.
@@ -65,17 +60,14 @@ const (
 	countGaps     = `SELECT count(*) FROM (SELECT id FROM {gaps} ORDER BY id LIMIT $1) g`
 )
 
-// CountPoisoned implements store.StatusLists.
 func (q Queries) CountPoisoned(ctx context.Context, pool gorm.ConnPool, handlerKey string, limit int64) (int64, error) {
 	return q.number(ctx, pool, countPoisoned, limit, handlerKey)
 }
 
-// CountRejected implements store.RejectedViews.
 func (q Queries) CountRejected(ctx context.Context, pool gorm.ConnPool, limit int64) (int64, error) {
 	return q.number(ctx, pool, countRejected, limit)
 }
 
-// CountGaps implements store.RejectedViews.
 func (q Queries) CountGaps(ctx context.Context, pool gorm.ConnPool, limit int64) (int64, error) {
 	return q.number(ctx, pool, countGaps, limit)
 }
@@ -96,26 +88,21 @@ WITH RECURSIVE groups(handler_key, fingerprint, number) AS (
 )
 SELECT handler_key, fingerprint, number FROM groups WHERE fingerprint IS NOT NULL AND number > 0`
 
-// FailureGroups implements store.StatusLists.
 func (q Queries) FailureGroups(ctx context.Context, pool gorm.ConnPool, after []store.FailureGroup, perKey int) (
 	[]store.FoundGroup, error,
 ) {
-	of, err := groups(after)
-	if err != nil {
-		return nil, err
-	}
 	return query(ctx, q, pool, failureGroups, func(rows *sql.Rows, g *store.FoundGroup) error {
 		return rows.Scan(&g.HandlerKey, &g.Fingerprint, &g.Number)
-	}, of, perKey)
+	}, groups(after), perKey)
 }
 
 // groups returns groups as an argument.
-func groups(of []store.FailureGroup) (string, error) {
+func groups(of []store.FailureGroup) string {
 	rows := make([][3]string, len(of))
 	for i, g := range of {
 		rows[i] = [3]string{g.HandlerKey, g.Fingerprint, g.Before}
 	}
-	return list(rows)
+	return base.JSONList(rows)
 }
 
 // countGroups uses the index on failures and reads the newest $2 statuses of each group before an ID. It is
@@ -145,24 +132,18 @@ counted AS (
 SELECT looked, poisoned, failing, first_seen, last_seen, lowest, ` + rowColumns + `
 FROM counted c {each} FROM {statuses} WHERE id = c.sample{as ID} AND ` + base.OpenSQL + ` {/each}`
 
-// CountGroups implements store.StatusLists.
 func (q Queries) CountGroups(ctx context.Context, pool gorm.ConnPool, scan store.GroupScan) (
 	[]store.GroupCount, error,
 ) {
-	args, err := q.groupArguments(scan)
-	if err != nil {
-		return nil, err
-	}
 	return query(ctx, q, pool, countGroups, func(rows *sql.Rows, c *store.GroupCount) error {
 		var first, last store.Stamp
 		err := scanColumns(rows, &c.Sample, &c.Looked, &c.Poisoned, &c.Failing, &first, &last, &c.Lowest)
 		c.FirstSeen, c.LastSeen = first.Time, last.Time
 		return err
-	}, args...)
+	}, q.groupArguments(scan)...)
 }
 
-func (q Queries) groupArguments(scan store.GroupScan) ([]any, error) {
-	of, err := groups(scan.Groups)
-	return []any{of, scan.Depth, scan.States, scan.Type, q.form.Time(scan.From), q.form.Time(scan.To),
-		scan.ComparesMessage, q.form.Time(scan.Rough)}, err
+func (q Queries) groupArguments(scan store.GroupScan) []any {
+	return []any{groups(scan.Groups), scan.Depth, scan.States, scan.Type, q.form.Time(scan.From), q.form.Time(scan.To),
+		scan.ComparesMessage, q.form.Time(scan.Rough)}
 }

@@ -84,9 +84,9 @@ func PlansOf(q Queries) []Planned {
 	lanesOnly := store.StatusScan{HandlerKeys: []string{"lanes"}}
 	group := store.StatusScan{HandlerKeys: []string{"hot", "lanes"}, Fingerprint: "hot", States: poisonedOrFailing}
 	counted := func(before string, depth int, messageType string) []any {
-		return must(q.groupArguments(store.GroupScan{Groups: []store.FailureGroup{{HandlerKey: "hot", Fingerprint: "hot", Before: before},
+		return q.groupArguments(store.GroupScan{Groups: []store.FailureGroup{{HandlerKey: "hot", Fingerprint: "hot", Before: before},
 			{HandlerKey: "lanes", Fingerprint: "lanes", Before: lastID}}, Depth: depth, States: 8, Type: messageType, From: time.Time{}, To: endOfTime,
-			ComparesMessage: messageType != ""}))
+			ComparesMessage: messageType != ""})
 	}
 	// unhandled are the arguments of a page of messages in the middle of all.
 	unhandled := must(q.unhandledArguments(store.UnhandledScan{After: store.ListPlace{At: instant(500000), Number: 500000},

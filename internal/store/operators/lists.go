@@ -165,7 +165,6 @@ var listOf = map[store.Stage]string{store.StagePoisoned: listPoisoned, store.Sta
 var countIn = map[store.Stage]string{store.StagePoisoned: countInPoisoned, store.StageWaiting: countInWaiting,
 	store.StageGroup: countInGroup, store.StageDue: countInDue}
 
-// ScanStatuses implements store.StatusLists.
 func (q Queries) ScanStatuses(ctx context.Context, pool gorm.ConnPool, scan store.StatusScan) (
 	[]store.StatusHit, error,
 ) {
@@ -176,7 +175,6 @@ func (q Queries) ScanStatuses(ctx context.Context, pool gorm.ConnPool, scan stor
 	return query(ctx, q, pool, listOf[scan.Stage], scanHit, args...)
 }
 
-// CountStatuses implements store.StatusLists.
 func (q Queries) CountStatuses(ctx context.Context, pool gorm.ConnPool, scan store.StatusScan) (
 	looked, matching int, err error,
 ) {
@@ -203,12 +201,9 @@ func messageUse(scan store.StatusScan) int {
 }
 
 func (q Queries) scanArguments(scan store.StatusScan) ([]any, error) {
-	keys, err := list(scan.HandlerKeys)
-	if err != nil {
-		return nil, err
-	}
-	args := []any{keys, scan.After.ID, scan.Depth, scan.Limit, scan.ReadsErrors, messageUse(scan), scan.States, scan.Type,
-		q.form.Time(scan.From), q.form.Time(scan.To), scan.Fingerprint, scan.ErrorText}
+	args := []any{base.JSONList(scan.HandlerKeys), scan.After.ID, scan.Depth, scan.Limit, scan.ReadsErrors,
+		messageUse(scan), scan.States, scan.Type, q.form.Time(scan.From), q.form.Time(scan.To), scan.Fingerprint,
+		scan.ErrorText}
 	if scan.Stage.Keyed() && scan.Stage != store.StageDue {
 		return args, nil
 	}
@@ -244,55 +239,31 @@ func scanHit(rows *sql.Rows, h *store.StatusHit) error {
 	return err
 }
 
-// These use the index on poisoned rows, the due index and the one on waiting rows, with one step per key (a loose index
-// scan), however many rows each key has.
-const (
-	poisonedKeys = `
+// keysOf returns the statement that finds the handler keys of the rows that an index holds, with one step per key (a
+// loose index scan), however many rows each key has.
+func keysOf(indexed string) string {
+	return `
 WITH RECURSIVE keys(handler_key, number) AS (
-	SELECT (SELECT handler_key FROM {statuses} WHERE is_poisoned AND completed_at IS NULL ORDER BY handler_key LIMIT 1), 1
+	SELECT (SELECT handler_key FROM {statuses} WHERE ` + indexed + ` ORDER BY handler_key LIMIT 1), 1
 	UNION ALL
-	SELECT (SELECT s.handler_key FROM {statuses} s WHERE s.is_poisoned AND s.completed_at IS NULL AND s.handler_key > k.handler_key
+	SELECT (SELECT s.handler_key FROM {statuses} s WHERE ` + indexed + ` AND s.handler_key > k.handler_key
 		ORDER BY s.handler_key LIMIT 1), k.number + 1
 	FROM keys k WHERE k.handler_key IS NOT NULL AND k.number < $1
 )
 SELECT handler_key FROM keys WHERE handler_key IS NOT NULL`
+}
 
-	dueKeys = `
-WITH RECURSIVE keys(handler_key, number) AS (
-	SELECT (SELECT handler_key FROM {statuses} WHERE ` + isOpen + ` ORDER BY handler_key LIMIT 1), 1
-	UNION ALL
-	SELECT (SELECT s.handler_key FROM {statuses} s WHERE s.completed_at IS NULL AND NOT s.is_poisoned AND NOT s.is_waiting
-		AND s.handler_key > k.handler_key ORDER BY s.handler_key LIMIT 1), k.number + 1
-	FROM keys k WHERE k.handler_key IS NOT NULL AND k.number < $1
+// These use the index on poisoned rows, the due index, the one on waiting rows and the one on failures.
+var (
+	poisonedKeys = keysOf(`is_poisoned AND completed_at IS NULL`)
+	dueKeys      = keysOf(isOpen)
+	waitingKeys  = keysOf(`is_waiting`)
+	failingKeys  = keysOf(isGrouped)
 )
-SELECT handler_key FROM keys WHERE handler_key IS NOT NULL`
-
-	waitingKeys = `
-WITH RECURSIVE keys(handler_key, number) AS (
-	SELECT (SELECT handler_key FROM {statuses} WHERE is_waiting ORDER BY handler_key LIMIT 1), 1
-	UNION ALL
-	SELECT (SELECT s.handler_key FROM {statuses} s WHERE s.is_waiting AND s.handler_key > k.handler_key
-		ORDER BY s.handler_key LIMIT 1), k.number + 1
-	FROM keys k WHERE k.handler_key IS NOT NULL AND k.number < $1
-)
-SELECT handler_key FROM keys WHERE handler_key IS NOT NULL`
-)
-
-// failingKeys uses the index on failures in the same way.
-const failingKeys = `
-WITH RECURSIVE keys(handler_key, number) AS (
-	SELECT (SELECT handler_key FROM {statuses} WHERE ` + isGrouped + ` ORDER BY handler_key LIMIT 1), 1
-	UNION ALL
-	SELECT (SELECT s.handler_key FROM {statuses} s WHERE ` + isGrouped + ` AND s.handler_key > k.handler_key
-		ORDER BY s.handler_key LIMIT 1), k.number + 1
-	FROM keys k WHERE k.handler_key IS NOT NULL AND k.number < $1
-)
-SELECT handler_key FROM keys WHERE handler_key IS NOT NULL`
 
 var keysIn = map[store.Stage]string{store.StagePoisoned: poisonedKeys, store.StageDue: dueKeys,
 	store.StageWaiting: waitingKeys, store.StageGroup: failingKeys}
 
-// KeysIn implements store.StatusLists.
 func (q Queries) KeysIn(ctx context.Context, pool gorm.ConnPool, stage store.Stage, limit int) ([]string, error) {
 	return query(ctx, q, pool, keysIn[stage], store.Value[string], limit)
 }
@@ -320,31 +291,16 @@ SELECT ` + rowColumns + ` FROM {statuses} s WHERE s.message_number {= any} AND C
 const rowsOfMessage = `
 SELECT s.attempts, ` + rowColumns + ` FROM {statuses} s WHERE s.message_number = $1 ORDER BY s.handler_key LIMIT $2`
 
-// OpenStatuses implements store.StatusLists.
 func (q Queries) OpenStatuses(ctx context.Context, pool gorm.ConnPool, ids []string) ([]store.StatusRow, error) {
-	of, err := list(ids)
-	if err != nil {
-		return nil, err
-	}
-	return query(ctx, q, pool, openRows, scanStatus, of, len(ids))
+	return query(ctx, q, pool, openRows, scanStatus, base.JSONList(ids), len(ids))
 }
 
-// StatusesAmong implements store.StatusLists.
 func (q Queries) StatusesAmong(ctx context.Context, pool gorm.ConnPool, ids []string, messageNumbers []int64) (
 	[]store.StatusRow, error,
 ) {
-	of, err := list(ids)
-	if err != nil {
-		return nil, err
-	}
-	numbers, err := list(messageNumbers)
-	if err != nil {
-		return nil, err
-	}
-	return query(ctx, q, pool, rowsOfMessages, scanStatus, numbers, len(ids), of)
+	return query(ctx, q, pool, rowsOfMessages, scanStatus, base.JSONList(messageNumbers), len(ids), base.JSONList(ids))
 }
 
-// StatusesOf implements store.StatusLists.
 func (q Queries) StatusesOf(ctx context.Context, pool gorm.ConnPool, messageNumber int64, limit int) (
 	[]store.StatusRow, error,
 ) {
@@ -397,13 +353,11 @@ ORDER BY sequence, id LIMIT 1`
 // sequenceOf uses the index on open statuses.
 const sequenceOf = `SELECT sequence FROM {statuses} WHERE id = $1 AND ` + base.OpenSQL
 
-// LaneAhead implements store.StatusLists.
 func (q Queries) LaneAhead(ctx context.Context, pool gorm.ConnPool, lane store.Lane, poisoned bool,
 	before store.LanePlace, limit int) (int64, error) {
 	return q.number(ctx, pool, laneAhead, lane.Handler, lane.Key, poisoned, before.Sequence, before.StatusID, limit)
 }
 
-// LaneHead implements store.StatusLists.
 func (q Queries) LaneHead(ctx context.Context, pool gorm.ConnPool, lane store.Lane, poisoned bool) (
 	*store.LaneHead, error,
 ) {
@@ -412,7 +366,6 @@ func (q Queries) LaneHead(ctx context.Context, pool gorm.ConnPool, lane store.La
 	}, lane.Handler, lane.Key, poisoned)
 }
 
-// SequenceOf implements store.StatusLists.
 func (q Queries) SequenceOf(ctx context.Context, pool gorm.ConnPool, statusID string) (*int64, error) {
 	return one(ctx, q, pool, sequenceOf, store.Value[int64], statusID)
 }

@@ -7,6 +7,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -14,37 +15,19 @@ import (
 const namesakes = `
 SELECT number, namespace FROM {messages} WHERE id = $1 AND (CAST($2 AS text) = '' OR namespace = $2) ORDER BY namespace LIMIT 10`
 
-// Namesakes implements store.MessageViews.
 func (q Queries) Namesakes(ctx context.Context, pool gorm.ConnPool, id, namespace string) ([]models.Message, error) {
 	return query(ctx, q, pool, namesakes, func(rows *sql.Rows, m *models.Message) error {
 		return rows.Scan(&m.Number, &m.Namespace)
 	}, id, namespace)
 }
 
-// loadMessage uses the unique index on the messages' numbers. A separate column distinguishes an empty ordering key
-// from none, because drivers differ in what they return for an empty blob.
+// loadMessage uses the unique index on the messages' numbers.
 const loadMessage = `
-SELECT id, namespace, number, transport_name, type, source, content, content_type, serialized_properties, ordering_key IS NOT NULL, ordering_key, received_at
+SELECT id, namespace, number, transport_name, type, source, content, content_type, serialized_properties, ordering_key, ordering_key IS NOT NULL, received_at
 FROM {messages} WHERE number = $1`
 
-// LoadMessage implements store.MessageViews.
 func (q Queries) LoadMessage(ctx context.Context, pool gorm.ConnPool, number int64) (*models.Message, error) {
-	return one(ctx, q, pool, loadMessage, func(rows *sql.Rows, m *models.Message) error {
-		var received store.Stamp
-		var ordered bool
-		err := rows.Scan(&m.ID, &m.Namespace, &m.Number, &m.TransportName, &m.Type, &m.Source, &m.Content, &m.ContentType,
-			&m.SerializedProperties, &ordered, &m.OrderingKey, &received)
-		m.ReceivedAt, m.OrderingKey = received.Time, present(m.OrderingKey, ordered)
-		return err
-	}, number)
-}
-
-// present returns bytes that are not nil if a value is: drivers differ in what they return for an empty blob.
-func present(value []byte, is bool) []byte {
-	if is && value == nil {
-		return []byte{}
-	}
-	return value
+	return one(ctx, q, pool, loadMessage, base.ScanMessage, number)
 }
 
 // previewMessage uses the unique index on the messages' numbers. It gets lengths without reading the bytes; on
@@ -57,7 +40,6 @@ SELECT id, namespace, number, transport_name, type, source, content_type, receiv
 	{octets}serialized_properties{/octets}, CASE WHEN {octets}serialized_properties{/octets} <= $6 THEN serialized_properties END
 FROM {messages} WHERE number = $1`
 
-// PreviewMessage implements store.MessageViews.
 func (q Queries) PreviewMessage(ctx context.Context, pool gorm.ConnPool, number int64, cuts store.PreviewCuts) (
 	*store.MessagePreview, error,
 ) {
@@ -84,7 +66,6 @@ SELECT message_id, handler_key, namespace, message_type, processed_at, expires_a
 WHERE message_id = $1 AND ($2 = '' OR handler_key = $2) AND ($3 = '' OR namespace = $3)
 ORDER BY handler_key, namespace LIMIT $4`
 
-// MarkersOf implements store.MessageViews.
 func (q Queries) MarkersOf(ctx context.Context, pool gorm.ConnPool, messageID, handlerKey, namespace string,
 	limit int) ([]models.Marker, error) {
 	return query(ctx, q, pool, markersOf, func(rows *sql.Rows, m *models.Marker) error {

@@ -6,8 +6,6 @@ package operators
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
-	"fmt"
 	"strings"
 	"sync"
 	"time"
@@ -21,12 +19,9 @@ import (
 
 // Form is how a dialect writes the statements of this package.
 type Form struct {
-	// Parameter begins the number of a parameter: $ or ?.
-	Parameter string
+	base.Form
 	// Parts replace the parts of a statement that stand in braces.
 	Parts map[string]string
-	// Time returns a time as an argument.
-	Time func(time.Time) any
 	// TextTimes means that times are texts, which are compared and passed as such.
 	TextTimes bool
 	// WritesFirst means that a transaction has to begin with a write: one that reads before fails if another one has
@@ -91,18 +86,6 @@ func (q Queries) exec(ctx context.Context, pool gorm.ConnPool, statement string,
 	return store.Exec(ctx, pool, q.text(statement), args...)
 }
 
-// list returns an argument for a list: JSON. Its texts must have passed store.CheckText.
-func list[T any](values []T) (string, error) {
-	if values == nil {
-		return "[]", nil
-	}
-	text, err := json.Marshal(values)
-	if err != nil {
-		return "", fmt.Errorf("encode arguments: %w", err)
-	}
-	return string(text), nil
-}
-
 // listTime returns the time of a store.ListPlace as an argument.
 func (q Queries) listTime(at string) (any, error) {
 	if q.form.TextTimes {
@@ -128,7 +111,6 @@ func (l *listed) Scan(source any) error {
 	return nil
 }
 
-// ExactTimes implements store.Operators.
 func (q Queries) ExactTimes() bool { return !q.form.TextTimes }
 
 // beginWriting changes nothing. It uses meta's primary key. A SQLite transaction that reads before it writes fails if
@@ -138,7 +120,6 @@ const beginWriting = `UPDATE {meta} SET "value" = "value" WHERE "key" = 'schema_
 // tries is how often a transaction is tried.
 const tries = 3
 
-// Act implements store.Operators.
 func (q Queries) Act(ctx context.Context, work func(tx *gorm.DB) error) error {
 	for try := 1; ; try++ {
 		err := pgxtx.Session(q.db.DB.WithContext(ctx), pgxtx.ByDeadline).Transaction(func(tx *gorm.DB) error {
@@ -159,7 +140,6 @@ func (q Queries) Act(ctx context.Context, work func(tx *gorm.DB) error) error {
 // inboxName uses meta's primary key.
 const inboxName = `SELECT "value" FROM {meta} WHERE "key" = 'name'`
 
-// InboxName implements store.Operators.
 func (q Queries) InboxName(ctx context.Context, pool gorm.ConnPool) (string, error) {
 	name, err := one(ctx, q, pool, inboxName, store.Value[string])
 	if err != nil || name == nil {

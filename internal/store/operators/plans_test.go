@@ -65,7 +65,7 @@ func explain(t *testing.T, literal *gorm.DB, q operators.Queries, mode, statemen
 // TestEveryStatementsPlanIsChecked proves that PlansOf has every statement of the package.
 func TestEveryStatementsPlanIsChecked(t *testing.T) {
 	var names []string
-	noTime := operators.Form{Time: func(time.Time) any { return nil }}
+	noTime := operators.Form{Form: base.Form{Time: func(time.Time) any { return nil }}}
 	for _, each := range operators.PlansOf(operators.New(base.Database{}, noTime)) {
 		names = append(names, each.Name)
 	}

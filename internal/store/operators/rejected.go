@@ -8,6 +8,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -44,11 +45,10 @@ UNION ALL
 SELECT true, (SELECT count(*) FROM looked), l.*, 0 FROM (SELECT * FROM looked ORDER BY rejected_at DESC, id DESC LIMIT 1) l
 ORDER BY rank`
 
-// ScanRejected implements store.RejectedViews.
 func (q Queries) ScanRejected(ctx context.Context, pool gorm.ConnPool, scan store.RejectedScan) (
 	[]store.RejectedHit, error,
 ) {
-	args, err := q.rejectedArguments(scan)
+	at, err := q.listTime(scan.After.At)
 	if err != nil {
 		return nil, err
 	}
@@ -64,31 +64,17 @@ func (q Queries) ScanRejected(ctx context.Context, pool gorm.ConnPool, scan stor
 			&rejected, &at, &h.Size, &rank)
 		h.Timestamp, h.RejectedAt, h.At = timestamp.Time, rejected.Time, string(at)
 		return err
-	}, args...)
+	}, at, scan.After.ID, q.form.Time(scan.From), scan.Depth, scan.Limit, scan.Channel, scan.Topic,
+		q.form.Time(scan.To), scan.Reason, scan.Partition)
 }
 
-func (q Queries) rejectedArguments(scan store.RejectedScan) ([]any, error) {
-	at, err := q.listTime(scan.After.At)
-	return []any{at, scan.After.ID, q.form.Time(scan.From), scan.Depth, scan.Limit, scan.Channel, scan.Topic,
-		q.form.Time(scan.To), scan.Reason, scan.Partition}, err
-}
-
-// oneRejected uses the primary key. Separate columns distinguish an empty key or value from none.
+// oneRejected uses the primary key.
 const oneRejected = `
-SELECT id, channel, topic, "partition", record_offset, record_timestamp, reason, rejected_at, "key" IS NOT NULL, "key", "value" IS NOT NULL, "value", headers
+SELECT id, channel, topic, "partition", record_offset, record_timestamp, "key" IS NOT NULL, "key", "value" IS NOT NULL, "value", headers, reason, rejected_at
 FROM {rejected} WHERE id = $1`
 
-// RejectedRecord implements store.RejectedViews.
 func (q Queries) RejectedRecord(ctx context.Context, pool gorm.ConnPool, id string) (*models.RejectedMessage, error) {
-	return one(ctx, q, pool, oneRejected, func(rows *sql.Rows, r *models.RejectedMessage) error {
-		var timestamp, rejected store.Stamp
-		var hasKey, hasValue bool
-		err := rows.Scan(&r.ID, &r.Channel, &r.Topic, &r.Partition, &r.Offset, &timestamp, &r.Reason, &rejected, &hasKey,
-			&r.Key, &hasValue, &r.Value, &r.Headers)
-		r.Timestamp, r.RejectedAt = timestamp.Time, rejected.Time
-		r.Key, r.Value = present(r.Key, hasKey), present(r.Value, hasValue)
-		return err
-	}, id)
+	return one(ctx, q, pool, oneRejected, base.ScanRejected, id)
 }
 
 // previewRejected uses the primary key.
@@ -99,7 +85,6 @@ SELECT id, channel, topic, "partition", record_offset, record_timestamp, reason,
 	{octets}headers{/octets}, CASE WHEN {octets}headers{/octets} <= $6 THEN headers END
 FROM {rejected} WHERE id = $1`
 
-// PreviewRejected implements store.RejectedViews.
 func (q Queries) PreviewRejected(ctx context.Context, pool gorm.ConnPool, id string, cuts store.PreviewCuts) (
 	*store.RejectedPreview, error,
 ) {
@@ -120,7 +105,6 @@ func (q Queries) PreviewRejected(ctx context.Context, pool gorm.ConnPool, id str
 // deleteRejected uses the primary key.
 const deleteRejected = `DELETE FROM {rejected} WHERE id = $1 RETURNING channel, topic, "partition", record_offset`
 
-// DropRejected implements store.RejectedViews.
 func (q Queries) DropRejected(ctx context.Context, pool gorm.ConnPool, id string) (*models.RejectedMessage, error) {
 	return one(ctx, q, pool, deleteRejected, func(rows *sql.Rows, r *models.RejectedMessage) error {
 		return rows.Scan(&r.Channel, &r.Topic, &r.Partition, &r.Offset)
@@ -138,7 +122,6 @@ SELECT CAST(id AS text), channel, requested_by, requested_at FROM {rejected}
 WHERE requested_at IS NOT NULL AND (requested_at, id) > ($1, $2) ORDER BY requested_at, id LIMIT $3`
 )
 
-// RequestReAccept implements store.RejectedViews.
 func (q Queries) RequestReAccept(ctx context.Context, pool gorm.ConnPool, id, actor string, now time.Time) (
 	bool, error,
 ) {
@@ -146,13 +129,11 @@ func (q Queries) RequestReAccept(ctx context.Context, pool gorm.ConnPool, id, ac
 	return changed > 0, err
 }
 
-// TakeReAccept implements store.RejectedViews.
 func (q Queries) TakeReAccept(ctx context.Context, pool gorm.ConnPool, id string, requestedAt time.Time) (bool, error) {
 	changed, err := q.exec(ctx, pool, takeReAccept, id, q.form.Time(requestedAt))
 	return changed > 0, err
 }
 
-// RequestedReAccepts implements store.RejectedViews.
 func (q Queries) RequestedReAccepts(ctx context.Context, pool gorm.ConnPool, after time.Time, id string, limit int) (
 	[]store.ReAcceptRequest, error,
 ) {
@@ -168,7 +149,6 @@ func (q Queries) RequestedReAccepts(ctx context.Context, pool gorm.ConnPool, aft
 const walkGaps = `
 SELECT id, channel, topic, "partition", from_offset, to_offset, reason, found_at FROM {gaps} WHERE id < $1 ORDER BY id DESC LIMIT $2`
 
-// GapsBefore implements store.RejectedViews.
 func (q Queries) GapsBefore(ctx context.Context, pool gorm.ConnPool, id string, limit int) ([]models.Gap, error) {
 	return query(ctx, q, pool, walkGaps, func(rows *sql.Rows, g *models.Gap) error {
 		var found store.Stamp

@@ -133,15 +133,6 @@ func (p *Store) Accept(ctx context.Context, batch store.AcceptBatch) ([]store.Ac
 	return base.AcceptRetrying(ctx, p.acceptTransaction(batch.Messages), p, batch, nil)
 }
 
-func (p *Store) AcceptTx(ctx context.Context, tx *gorm.DB, batch store.AcceptBatch) ([]store.Accepted, error) {
-	pool, err := base.Joined(tx)
-	if err != nil {
-		return nil, base.Doing("accept", err)
-	}
-	results, err := base.Accept(ctx, pool, p, batch)
-	return results, base.Doing("accept", err)
-}
-
 func (p *Store) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage,
 	statuses []base.StatusRow, worker string, now time.Time,
 ) (inserted []base.StoredNumber, claimedAt time.Time, err error) {
@@ -220,12 +211,6 @@ func (p *Store) LockKnown(ctx context.Context, pool gorm.ConnPool, messages []*s
 	}, ids, hashes, namespaces)
 }
 
-func (p *Store) HandlerKeys(
-	ctx context.Context, pool gorm.ConnPool, numbers []int64, keys []string,
-) ([]base.HandledBy, error) {
-	return store.Query(ctx, pool, p.Text(acceptKeysSQL), base.ScanHandledBy, numbers, keys)
-}
-
 func (p *Store) InsertStatuses(
 	ctx context.Context, pool gorm.ConnPool, statuses []base.StatusRow, _ string, now time.Time,
 ) (added []string, claimedAt time.Time, err error) {
@@ -237,11 +222,6 @@ func (p *Store) InsertStatuses(
 	added, err = store.Query(ctx, pool, p.Text(acceptStatusesSQL), store.Value[string], ids, messageIDs, keys, now.UTC(),
 		laneHandlers, laneKeys, numbers, bytes)
 	return added, time.Time{}, err
-}
-
-func (p *Store) DeleteStatuses(ctx context.Context, pool gorm.ConnPool, ids []string) error {
-	_, err := store.Exec(ctx, pool, p.Text(acceptDeleteSQL), ids)
-	return err
 }
 
 func (p *Store) InsertRejected(ctx context.Context, pool gorm.ConnPool, rejected []models.RejectedMessage) error {

@@ -52,8 +52,7 @@ func (p *Store) Backlog(ctx context.Context, keys []store.KeyLimit, now time.Tim
 		handlerKeys, limits = append(handlerKeys, k.HandlerKey), append(limits, int64(k.Limit))
 		var its *string
 		if k.Lanes != nil {
-			list := numbers(k.Lanes.Handlers)
-			its = &list
+			its = new(numbers(k.Lanes.Handlers))
 		}
 		names, skips = append(names, its), append(skips, k.Lanes != nil && k.Lanes.SkipPoisoned)
 		most[k.HandlerKey] = k.Limit

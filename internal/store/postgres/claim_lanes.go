@@ -172,24 +172,13 @@ func (p *Store) claimLanes(ctx context.Context, req store.ClaimRequest) (store.C
 			names, skips = append(names, numbers(limit.Lanes.Handlers)), append(skips, limit.Lanes.SkipPoisoned)
 		}
 	}
-	var worker *string
-	if req.WorkerID != "" {
-		worker = &req.WorkerID
-	}
-	statement, args := within(req.Within, claimLanesSQL,
-		plain.keys, plain.quotas, req.Now.UTC(), worker, orderedKeys, orderedQuotas, names, skips, base.LaneWindow,
-		plain.dues, plain.ids, plain.atLeast, plain.bytes, atLeast, bytes)
+	statement, args := within(req.Within, claimLanesSQL, plain.keys, plain.quotas, req.Now.UTC(), orNull(req.WorkerID),
+		orderedKeys, orderedQuotas, names, skips, base.LaneWindow, plain.dues, plain.ids, plain.atLeast, plain.bytes,
+		atLeast, bytes)
 	statement = p.bounded(statement, max(plain.largest, 2*largest+base.LaneWindow))
-	var rows []store.Claim
-	for attempt := 1; ; attempt++ {
-		var err error
-		rows, err = readClaims(ctx, p.Pool(ctx), plain.most+most, statement, args...)
-		if err == nil {
-			break
-		}
-		if attempt == base.ClaimAttempts || ctx.Err() != nil || !store.IsUniqueViolation(err) && !store.Collided(err) {
-			return store.Claimed{}, err
-		}
+	rows, err := p.claimOrdered(ctx, plain.most+most, statement, args...)
+	if err != nil {
+		return store.Claimed{}, err
 	}
 	base.SortClaims(rows)
 	result := store.Claimed{More: plain.short(rows)}

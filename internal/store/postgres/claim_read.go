@@ -24,21 +24,17 @@ import (
 func readClaims(
 	ctx context.Context, pool gorm.ConnPool, most int, statement string, args ...any,
 ) (claims []store.Claim, err error) {
-	err = store.RunAlone(ctx, pool, func(pool gorm.ConnPool) (err error) {
-		claims, err = readOn(ctx, pool, most, statement, args)
+	err = store.RunAlone(ctx, pool, func(ctx context.Context, pool gorm.ConnPool) (err error) {
+		if db, ok := pool.(*sql.DB); ok {
+			claims, err = readNative(ctx, db, most, statement, args)
+			if !errors.Is(err, pgxtx.ErrUnavailable) {
+				return store.WithContextError(ctx, err)
+			}
+		}
+		claims, err = store.Query(ctx, pool, statement, scanClaim, args...)
 		return err
 	})
 	return claims, err
-}
-
-func readOn(ctx context.Context, pool gorm.ConnPool, most int, statement string, args []any) ([]store.Claim, error) {
-	if db, ok := pool.(*sql.DB); ok {
-		claims, err := readNative(ctx, db, most, statement, args)
-		if !errors.Is(err, pgxtx.ErrUnavailable) {
-			return claims, store.WithContextError(ctx, err)
-		}
-	}
-	return store.Query(ctx, pool, statement, scanClaim, args...)
 }
 
 // fewClaims is how many claims are read before there is room for as many as were asked for.
@@ -80,14 +76,9 @@ type claimRow struct {
 
 // targets returns the scan targets in the order of claimResultSQL.
 func (r *claimRow) targets() []any {
-	return []any{
-		&r.id, &r.messageID, &r.handlerKey, &r.version, &r.errorCount, &r.abandonedCount, &r.interruptedCount,
-		&r.requeuedCount, &r.messageBytes,
-		&r.createdAt, &r.due,
-		&r.laneHandler, &r.laneKey,
-		&r.number, &r.namespace, &r.transportName, &r.messageType, &r.source, &r.content, &r.contentType, &r.properties,
-		&r.orderingKey, &r.receivedAt,
-	}
+	return []any{&r.id, &r.messageID, &r.handlerKey, &r.version, &r.errorCount, &r.abandonedCount, &r.interruptedCount,
+		&r.requeuedCount, &r.messageBytes, &r.createdAt, &r.due, &r.laneHandler, &r.laneKey, &r.number, &r.namespace,
+		&r.transportName, &r.messageType, &r.source, &r.content, &r.contentType, &r.properties, &r.orderingKey, &r.receivedAt}
 }
 
 func (r *claimRow) claim() store.Claim {
@@ -104,10 +95,9 @@ func (r *claimRow) claim() store.Claim {
 	if r.receivedAt.Valid { // else the message's row is gone
 		c.Message = &models.Message{
 			ID: r.messageID, Namespace: r.namespace.text, Number: models.MessageNumber(r.number),
-			TransportName: r.transportName.text, Type: r.messageType.text,
-			Source: r.source.text, Content: base.Filled(r.content), ContentType: r.contentType.text,
-			SerializedProperties: r.properties.text,
-			OrderingKey:          r.orderingKey, ReceivedAt: r.receivedAt.Time.UTC(),
+			TransportName: r.transportName.text, Type: r.messageType.text, Source: r.source.text,
+			Content: base.Filled(r.content), ContentType: r.contentType.text, SerializedProperties: r.properties.text,
+			OrderingKey: r.orderingKey, ReceivedAt: r.receivedAt.Time.UTC(),
 		}
 	}
 	return c

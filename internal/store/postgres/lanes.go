@@ -103,58 +103,37 @@ func (p *Store) ClaimNext(
 		names[i], lanes[i], skips[i] = numbers(request.Handlers), request.Key, request.SkipPoisoned
 		claims[i] = request.ClaimKey
 	}
-	var worker *string
-	if workerID != "" {
-		worker = &workerID
+	rows, err := p.claimOrdered(ctx, n, p.Text(advanceSQL), names, lanes, skips, now.UTC(), orNull(workerID), claims)
+	if err != nil {
+		return advanced, base.Doing("advance lanes", err)
 	}
+	for _, row := range rows {
+		if row.Version == 0 { // a handler of which a row is free
+			advanced.More = append(advanced.More, row.HandlerKey)
+		} else {
+			advanced.Claims = append(advanced.Claims, row)
+		}
+	}
+	base.SortClaims(advanced.Claims)
+	advanced.More = base.Distinct(advanced.More)
+	return advanced, nil
+}
+
+// claimOrdered runs a claim of rows with lanes, and again if another claim took the same lane at the same moment.
+func (p *Store) claimOrdered(ctx context.Context, most int, statement string, args ...any) ([]store.Claim, error) {
 	for attempt := 1; ; attempt++ {
-		rows, err := readClaims(ctx, p.Pool(ctx), n, p.Text(advanceSQL), names, lanes, skips, now.UTC(), worker, claims)
-		if err == nil {
-			for _, row := range rows {
-				if row.Version == 0 { // a handler of which a row is free
-					advanced.More = append(advanced.More, row.HandlerKey)
-				} else {
-					advanced.Claims = append(advanced.Claims, row)
-				}
-			}
-			base.SortClaims(advanced.Claims)
-			advanced.More = base.Distinct(advanced.More)
-			return advanced, nil
-		}
-		if attempt == base.ClaimAttempts || ctx.Err() != nil || !store.IsUniqueViolation(err) && !store.Collided(err) {
-			return advanced, base.Doing("advance lanes", err)
+		rows, err := readClaims(ctx, p.Pool(ctx), most, statement, args...)
+		if err == nil || attempt == base.ClaimAttempts || ctx.Err() != nil ||
+			!store.IsUniqueViolation(err) && !store.Collided(err) {
+			return rows, err
 		}
 	}
 }
 
-func (p *Store) CheckLanes(
-	ctx context.Context, rule store.LaneRule, after *store.Lane, limit int, now time.Time,
-) (*store.Lane, []string, error) {
-	return base.CheckLanes(ctx, p, rule, after, limit, now)
-}
-
-func (p *Store) WaitingLanes(ctx context.Context, name, after int64, limit int) ([]store.Lane, error) {
-	return store.Query(ctx, p.Pool(ctx), p.Text(base.WaitingLanesSQL), base.ScanLaneOf(name), name, after, limit)
-}
-
-func (p *Store) WaitingLaneHandlers(ctx context.Context) ([]int64, error) {
-	names, err := store.Query(ctx, p.Pool(ctx), p.Text(base.WaitingLaneHandlersSQL), store.Value[int64])
-	return names, base.Doing("find lanes with waiting statuses", err)
-}
-
-func (p *Store) ReleaseWaiting(ctx context.Context, handlerKeys []string, limit int) (int64, error) {
-	released, err := store.Exec(ctx, p.Pool(ctx), p.Text(releaseWaitingSQL), handlerKeys, limit)
-	return released, base.Doing("release waiting statuses", err)
-}
-
-func (p *Store) KeysWithSplitLanes(ctx context.Context, rules map[string]store.LaneRule) ([]string, error) {
-	return base.KeysWithSplitLanes(ctx, p, rules)
-}
-
-func (p *Store) LaneHandlers(ctx context.Context) ([]int64, error) {
-	return store.Query(ctx, p.Pool(ctx), p.Text(base.LaneHandlersSQL), store.Value[int64])
-}
-
-func (p *Store) LaneHandlerKeys(ctx context.Context, name int64, limit int) ([]string, error) {
-	return store.Query(ctx, p.Pool(ctx), p.Text(base.LaneHandlerKeysSQL), store.Value[string], name, limit)
+// orNull returns NULL for the ID of no worker.
+func orNull(workerID string) *string {
+	if workerID == "" {
+		return nil
+	}
+	return &workerID
 }

@@ -36,27 +36,7 @@ func (p *Store) AcquireLease(ctx context.Context, name, owner string, ttl time.D
 	return len(held) == 1, base.Doing("acquire lease "+name, err)
 }
 
-func (p *Store) LeaseOwner(ctx context.Context, name string) (string, error) {
-	owners, err := store.Query(ctx, p.Pool(ctx), p.Text(leaseOwnerSQL), store.Value[string], name)
-	return base.OnlyOwner(owners), base.Doing("read lease "+name, err)
-}
-
-func (p *Store) ReleaseLease(ctx context.Context, name, owner string) error {
-	_, err := store.Exec(ctx, p.Pool(ctx), p.Text(releaseLeaseSQL), name, owner)
-	return base.Doing("release lease "+name, err)
-}
-
 func (p *Store) DeleteExpiredLeases(ctx context.Context, age time.Duration, _ time.Time) (int64, error) {
 	deleted, err := store.Exec(ctx, p.Pool(ctx), p.Text(deleteLeasesSQL), age.Microseconds())
 	return deleted, base.Doing("delete expired leases", err)
-}
-
-func (p *Store) Paused(ctx context.Context) ([]string, error) {
-	keys, err := store.Query(ctx, p.Pool(ctx), p.Text(pausedSQL), store.Value[string])
-	return keys, base.Doing("list paused handler keys", err)
-}
-
-func (p *Store) SetPaused(ctx context.Context, handlerKey string, paused bool, now time.Time) error {
-	_, err := store.Exec(ctx, p.Pool(ctx), p.Text(setPausedSQL), handlerKey, paused, now.UTC())
-	return base.Doing("set paused", err)
 }

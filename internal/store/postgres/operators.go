@@ -10,8 +10,7 @@ import (
 // operatorsForm passes lists as JSON. The database's clock limits the time of an action, because a machine may be ahead
 // of it; no clock limits a test's.
 var operatorsForm = operators.Form{
-	Parameter: "$",
-	Time:      func(t time.Time) any { return t.UTC() },
+	Form: base.Form{Parameter: "$", Time: func(t time.Time) any { return t.UTC() }},
 	Parts: map[string]string{
 		// The first parameter, a list of numbers.
 		"= any": `= ANY (ARRAY(SELECT value::text::bigint FROM json_array_elements($1::text::json)))`,
@@ -52,3 +51,9 @@ var operatorsForm = operators.Form{
 
 // atSQL is the second parameter, the time of an action.
 const atSQL = `LEAST($2::timestamptz, {latest})`
+
+// addAuditSQL inserts unconditionally. The stored role is the one that the session has logged in as. Neither a role
+// that it has taken since nor the actor changes that.
+const addAuditSQL = `
+INSERT INTO {audit} (id, actor, action, target, detail, occurred_at, database_role)
+VALUES ($1::text::uuid, $2, $3, $4, $5, $6::timestamptz, session_user)`

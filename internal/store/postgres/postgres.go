@@ -21,7 +21,7 @@ import (
 // every batch size, and the limit of 65,535 parameters per statement does not matter. UUIDs are passed as text, which
 // the server casts, except in what every message needs: see array.
 type Store struct {
-	base.Database
+	base.Common
 	operators.Queries
 	// origin identifies the sender of this store's notifications, so that its own Listener ignores them.
 	origin string
@@ -34,9 +34,19 @@ func New(db *gorm.DB, naming models.Naming, options store.Options) (*Store, erro
 	if err != nil {
 		return nil, err
 	}
-	return &Store{Database: tables, Queries: operators.New(tables, operatorsForm), large: largeContents,
-		origin: uuid.NewString()}, nil
+	p := &Store{Queries: operators.New(tables, operatorsForm), large: largeContents, origin: uuid.NewString()}
+	p.Common = base.NewCommon(tables, p, statements, operatorsForm.Form)
+	return p, nil
 }
+
+// statements are those of base.Common.
+var statements = base.Statements{Publishing: publishingSQL, Rejected: rejectedSQL, Requests: requestsSQL,
+	AddAudit: addAuditSQL, Siblings: siblingsSQL, AcceptKeys: acceptKeysSQL, AcceptDelete: acceptDeleteSQL,
+	ReleaseWaiting: releaseWaitingSQL, DeleteMarkers: deleteMarkersSQL, DeleteAudit: deleteAuditSQL,
+	DeleteRejected: deleteRejectedSQL, ExpiredSizes: expiredSizesSQL, ExpiredMessages: expiredMessagesSQL,
+	ExpiredStatuses: expiredStatusesSQL, LeaseOwner: leaseOwnerSQL, ReleaseLease: releaseLeaseSQL, Paused: pausedSQL,
+	SetPaused: setPausedSQL, FurthestBehind: furthestBehindSQL, ForgetPartitions: forgetPartitionsSQL,
+	WorkerLives: workerLivesSQL, DeleteWorkers: deleteWorkersSQL}
 
 // bounded returns a statement with {most} filled in, a number of rows that is at least most. The planner expects a
 // tenth of all rows from a limit that is a parameter. Among enough rows the statement would then seem so expensive that

@@ -78,15 +78,3 @@ func (p *Store) RecordProgress(
 	}
 	return base.Doing("record what partitions have caught up to", err)
 }
-
-func (p *Store) FurthestBehind(ctx context.Context, inline bool) (models.Partition, bool, error) {
-	rows, err := store.Query(ctx, p.Pool(ctx), p.Text(furthestBehindSQL), base.ScanPartition, inline)
-	found, ok := base.FirstPartition(rows)
-	return found, ok, base.Doing("find the partition that is furthest behind", err)
-}
-
-func (p *Store) ForgetPartitions(ctx context.Context, undeclaredFor time.Duration) ([]models.Partition, error) {
-	forgotten, err := store.Query(ctx, p.Pool(ctx), p.Text(forgetPartitionsSQL), base.ScanPartition,
-		int64(undeclaredFor/time.Second))
-	return forgotten, base.Doing("forget removed partitions", err)
-}

@@ -79,6 +79,5 @@ func inUTC(t *time.Time) *time.Time {
 	if t == nil {
 		return nil
 	}
-	utc := t.UTC()
-	return &utc
+	return new(t.UTC())
 }

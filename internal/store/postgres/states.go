@@ -80,12 +80,6 @@ func (p *Store) OpenClaims(ctx context.Context, walks []store.ClaimWalk) ([]stor
 			dues[i], ids[i] = inUTC(&walk.After.Due), &walk.After.StatusID
 		}
 	}
-	rows, err := store.Query(ctx, p.Pool(ctx), p.Text(openClaimsSQL), base.ScanOpenClaim, keys, dues,
-		ids)
+	rows, err := store.Query(ctx, p.Pool(ctx), p.Text(openClaimsSQL), base.ScanOpenClaim, keys, dues, ids)
 	return base.OpenClaims(len(walks), rows), base.Doing("find open claims", err)
-}
-
-func (p *Store) PendingKeys(ctx context.Context) ([]string, error) {
-	keys, err := store.Query(ctx, p.Pool(ctx), p.Text(base.PendingKeysSQL), store.Value[string])
-	return keys, base.Doing("find pending handler keys", err)
 }

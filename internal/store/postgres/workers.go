@@ -75,12 +75,8 @@ const claimsSharedSQL = `pg_try_advisory_xact_lock_shared(` + claimsLockSQL + `)
 const claimsLockSQL = `hashtextextended(id::text, 0)`
 
 func (p *Store) Heartbeat(ctx context.Context, w store.Worker, _ time.Time) error {
-	keys, err := base.HandlerKeysJSON(w)
-	if err != nil {
-		return err
-	}
-	written, err := store.Exec(ctx, p.Pool(ctx), p.Text(heartbeatSQL), w.ID, w.Host, w.PID, keys, base.HealthJSON(w),
-		base.ConsumersJSON(w))
+	written, err := store.Exec(ctx, p.Pool(ctx), p.Text(heartbeatSQL), w.ID, w.Host, w.PID, base.HandlerKeysJSON(w),
+		base.HealthJSON(w), base.ConsumersJSON(w))
 	if err == nil && written == 0 {
 		err = store.ErrWorkerReleased
 	}
@@ -88,17 +84,9 @@ func (p *Store) Heartbeat(ctx context.Context, w store.Worker, _ time.Time) erro
 }
 
 func (p *Store) RecordDrain(ctx context.Context, w store.Worker, _ time.Time) error {
-	keys, err := base.HandlerKeysJSON(w)
-	if err != nil {
-		return err
-	}
-	_, err = store.Exec(ctx, p.Pool(ctx), p.Text(recordDrainSQL), w.ID, w.Host, w.PID, keys, base.HealthJSON(w))
+	_, err := store.Exec(ctx, p.Pool(ctx), p.Text(recordDrainSQL), w.ID, w.Host, w.PID, base.HandlerKeysJSON(w),
+		base.HealthJSON(w))
 	return base.Doing("record drain", err)
-}
-
-func (p *Store) WorkerLives(ctx context.Context, workerID string) (bool, error) {
-	found, err := store.Query(ctx, p.Pool(ctx), p.Text(workerLivesSQL), store.Value[string], workerID)
-	return len(found) == 1, base.Doing("read worker", err)
 }
 
 func (p *Store) StopWorker(ctx context.Context, workerID string, _ time.Time) error {
@@ -160,9 +148,4 @@ func (p *Store) MarkReleased(ctx context.Context, workerID string, _ time.Time) 
 		err = store.ErrWorkerBusy
 	}
 	return base.Doing("mark worker released", err)
-}
-
-func (p *Store) DeleteWorkers(ctx context.Context, workerIDs []string) (int64, error) {
-	deleted, err := store.Exec(ctx, p.Pool(ctx), p.Text(deleteWorkersSQL), workerIDs)
-	return deleted, base.Doing("delete workers", err)
 }

@@ -99,15 +99,6 @@ func (s *Store) Accept(ctx context.Context, batch store.AcceptBatch) ([]store.Ac
 	return base.AcceptRetrying(ctx, s.Transaction, s, batch, nil)
 }
 
-func (s *Store) AcceptTx(ctx context.Context, tx *gorm.DB, batch store.AcceptBatch) ([]store.Accepted, error) {
-	pool, err := base.Joined(tx)
-	if err != nil {
-		return nil, base.Doing("accept", err)
-	}
-	results, err := base.Accept(ctx, pool, s, batch)
-	return results, base.Doing("accept", err)
-}
-
 func (s *Store) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage, _ []base.StatusRow,
 	_ string, now time.Time,
 ) (inserted []base.StoredNumber, claimedAt time.Time, err error) {
@@ -154,10 +145,6 @@ func (s *Store) LockKnown(ctx context.Context, pool gorm.ConnPool, messages []*s
 	for i, message := range messages {
 		keys[i], contents[base.IdentityOf(message)] = [2]string{message.ID, message.Namespace}, message.Content
 	}
-	list, err := jsonList(keys)
-	if err != nil {
-		return nil, err
-	}
 	return store.Query(ctx, pool, s.Text(acceptKnownSQL), func(rows *sql.Rows, k *base.Known) error {
 		var received store.Stamp
 		var content sql.RawBytes // compared here and not kept
@@ -168,21 +155,7 @@ func (s *Store) LockKnown(ctx context.Context, pool gorm.ConnPool, messages []*s
 		k.MessageBytes += len(content)
 		k.ReceivedAt, k.ContentDiffers = received.Time, !bytes.Equal(content, contents[k.Identity])
 		return nil
-	}, list)
-}
-
-func (s *Store) HandlerKeys(
-	ctx context.Context, pool gorm.ConnPool, numbers []int64, keys []string,
-) ([]base.HandledBy, error) {
-	numberList, err := jsonList(numbers)
-	if err != nil {
-		return nil, err
-	}
-	keyList, err := jsonList(keys)
-	if err != nil {
-		return nil, err
-	}
-	return store.Query(ctx, pool, s.Text(acceptKeysSQL), base.ScanHandledBy, numberList, keyList)
+	}, base.JSONList(keys))
 }
 
 func (s *Store) InsertStatuses(
@@ -199,11 +172,7 @@ func (s *Store) InsertStatuses(
 			rows[i][3], rows[i][4] = row.Lane.Handler, row.Lane.Key
 		}
 	}
-	list, err := jsonList(rows)
-	if err != nil {
-		return nil, time.Time{}, err
-	}
-	statement, args := acceptStatusesSQL, []any{list, before, store.SQLiteTime(now)}
+	statement, args := acceptStatusesSQL, []any{base.JSONList(rows), before, store.SQLiteTime(now)}
 	if worker != "" {
 		statement, args = acceptClaimedSQL, append(args, worker)
 	}
@@ -237,15 +206,6 @@ func (s *Store) take(ctx context.Context, pool gorm.ConnPool, statement string, 
 			return 0, err
 		}
 	}
-}
-
-func (s *Store) DeleteStatuses(ctx context.Context, pool gorm.ConnPool, ids []string) error {
-	list, err := jsonList(ids)
-	if err != nil {
-		return err
-	}
-	_, err = store.Exec(ctx, pool, s.Text(acceptDeleteSQL), list)
-	return err
 }
 
 func (s *Store) InsertRejected(ctx context.Context, pool gorm.ConnPool, rejected []models.RejectedMessage) error {

@@ -34,11 +34,7 @@ func (s *Store) Backlog(ctx context.Context, keys []store.KeyLimit, now time.Tim
 	for _, k := range keys {
 		var names any
 		if k.Lanes != nil {
-			list, err := jsonList(append([]int64{}, k.Lanes.Handlers...))
-			if err != nil {
-				return nil, base.Doing("count the backlog", err)
-			}
-			names = list
+			names = base.JSONList(k.Lanes.Handlers)
 		}
 		rows, err := store.Query(ctx, s.Pool(ctx), s.Text(backlogSQL), base.ScanBacklog, store.SQLiteTime(now), nil,
 			k.HandlerKey, k.Limit, nil, names, k.Lanes != nil && k.Lanes.SkipPoisoned)

@@ -47,11 +47,7 @@ func (s *Store) change(
 	for i, c := range completions {
 		rows[i], index[versioned{c.StatusID, c.Version}] = [3]any{c.StatusID, c.Version, c.Outcome}, i
 	}
-	list, err := jsonList(rows)
-	if err != nil {
-		return nil, err
-	}
-	changed, err := store.Query(ctx, pool, s.Text(statement), scanVersioned, append(before, list)...)
+	changed, err := store.Query(ctx, pool, s.Text(statement), scanVersioned, append(before, base.JSONList(rows))...)
 	if err != nil {
 		return nil, err
 	}

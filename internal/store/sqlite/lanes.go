@@ -92,16 +92,9 @@ type head struct {
 func (s *Store) claimHeads(
 	ctx context.Context, pool gorm.ConnPool, now string, worker any, limit store.KeyLimit, w *store.Window,
 ) (claims []store.Claim, marked bool, err error) {
-	names, err := jsonList(append([]int64{}, limit.Lanes.Handlers...))
-	if err != nil {
-		return nil, false, err
-	}
 	window := 2*limit.Limit + base.LaneWindow
-	statement, args, err := within(w, claimHeadsSQL, now, worker, limit.HandlerKey, limit.Limit, window, names,
-		limit.Lanes.SkipPoisoned, limit.AtLeast, limit.EndsAt())
-	if err != nil {
-		return nil, false, err
-	}
+	statement, args := within(w, claimHeadsSQL, now, worker, limit.HandlerKey, limit.Limit, window,
+		base.JSONList(limit.Lanes.Handlers), limit.Lanes.SkipPoisoned, limit.AtLeast, limit.EndsAt())
 	heads, err := store.Query(ctx, pool, s.Text(statement), func(rows *sql.Rows, h *head) error {
 		// The sign in front keeps a driver from parsing the time (modernc.org/sqlite under _texttotime).
 		err := scanClaim(rows, &h.Claim, &h.stored)
@@ -126,12 +119,9 @@ func (s *Store) claimHeads(
 		last := slices.MaxFunc(heads, func(a, b head) int {
 			return cmp.Or(cmp.Compare(a.stored, b.stored), cmp.Compare(a.StatusID, b.StatusID))
 		})
-		statement, args, err = within(w, markPassedSQL, last.stored, worker, limit.HandlerKey, last.StatusID, limit.Limit)
+		statement, args = within(w, markPassedSQL, last.stored, worker, limit.HandlerKey, last.StatusID, limit.Limit)
 	} else {
-		statement, args, err = within(w, markWindowSQL, now, worker, limit.HandlerKey, window-len(claims), limit.Limit)
-	}
-	if err != nil {
-		return nil, false, err
+		statement, args = within(w, markWindowSQL, now, worker, limit.HandlerKey, window-len(claims), limit.Limit)
 	}
 	changed, err := store.Exec(ctx, pool, s.Text(statement), args...)
 	return claims, changed > 0, err
@@ -205,14 +195,10 @@ func (s *Store) advance(
 	for i, request := range requests {
 		list[i] = [2]any{append([]int64{}, request.Handlers...), request.Key}
 	}
-	asked, err := jsonList(list)
-	if err != nil {
-		return advanced, err
-	}
 	rows, err := store.Query(ctx, pool, s.Text(firstsSQL), func(rows *sql.Rows, f *first) error {
 		return rows.Scan(&f.request, &f.id, &f.handlerKey, &f.sequence, &f.poisoned, &f.waiting, &f.processing, &f.due,
 			&f.laneHeld)
-	}, asked, store.SQLiteTime(now))
+	}, base.JSONList(list), store.SQLiteTime(now))
 	if err != nil {
 		return advanced, err
 	}
@@ -236,24 +222,16 @@ func (s *Store) advance(
 		}
 	}
 	if len(waiting) > 0 {
-		ids, err := jsonList(waiting)
-		if err != nil {
-			return advanced, err
-		}
-		freed, err := store.Query(ctx, pool, s.Text(freeSQL), store.Value[string], ids)
+		freed, err := store.Query(ctx, pool, s.Text(freeSQL), store.Value[string], base.JSONList(waiting))
 		if err != nil {
 			return advanced, err
 		}
 		advanced.More = append(advanced.More, freed...)
 	}
 	if len(next) > 0 {
-		ids, err := jsonList(next)
-		if err != nil {
-			return advanced, err
-		}
 		advanced.Claims, err = store.Query(ctx, pool, s.Text(claimNextSQL), func(rows *sql.Rows, c *store.Claim) error {
 			return scanClaim(rows, c)
-		}, store.SQLiteTime(now), workerID, ids)
+		}, store.SQLiteTime(now), workerID, base.JSONList(next))
 		if err != nil {
 			return advanced, err
 		}
@@ -283,46 +261,7 @@ func firstOf(rows []first, requests []store.LaneRequest) map[int]first {
 	return firsts
 }
 
-func (s *Store) CheckLanes(
-	ctx context.Context, rule store.LaneRule, after *store.Lane, limit int, now time.Time,
-) (*store.Lane, []string, error) {
-	return base.CheckLanes(ctx, s, rule, after, limit, now)
-}
-
-// numbered converts a statement of both dialects to SQLite's parameters.
-func numbered(statement string) string { return strings.ReplaceAll(statement, "$", "?") }
-
-func (s *Store) WaitingLanes(ctx context.Context, name, after int64, limit int) ([]store.Lane, error) {
-	return store.Query(ctx, s.Pool(ctx), s.Text(numbered(base.WaitingLanesSQL)), base.ScanLaneOf(name), name, after, limit)
-}
-
-func (s *Store) WaitingLaneHandlers(ctx context.Context) ([]int64, error) {
-	names, err := store.Query(ctx, s.Pool(ctx), s.Text(base.WaitingLaneHandlersSQL), store.Value[int64])
-	return names, base.Doing("find lanes with waiting statuses", err)
-}
-
 // releaseWaitingSQL uses the index on waiting rows.
 const releaseWaitingSQL = `
 UPDATE {statuses} SET is_waiting = false, version = version + 1
 WHERE rowid IN (SELECT rowid FROM {statuses} WHERE is_waiting AND handler_key IN (SELECT value FROM json_each(?1)) LIMIT ?2)`
-
-func (s *Store) ReleaseWaiting(ctx context.Context, handlerKeys []string, limit int) (int64, error) {
-	list, err := jsonList(handlerKeys)
-	if err != nil {
-		return 0, base.Doing("release waiting statuses", err)
-	}
-	released, err := store.Exec(ctx, s.Pool(ctx), s.Text(releaseWaitingSQL), list, limit)
-	return released, base.Doing("release waiting statuses", err)
-}
-
-func (s *Store) KeysWithSplitLanes(ctx context.Context, rules map[string]store.LaneRule) ([]string, error) {
-	return base.KeysWithSplitLanes(ctx, s, rules)
-}
-
-func (s *Store) LaneHandlers(ctx context.Context) ([]int64, error) {
-	return store.Query(ctx, s.Pool(ctx), s.Text(base.LaneHandlersSQL), store.Value[int64])
-}
-
-func (s *Store) LaneHandlerKeys(ctx context.Context, name int64, limit int) ([]string, error) {
-	return store.Query(ctx, s.Pool(ctx), s.Text(numbered(base.LaneHandlerKeysSQL)), store.Value[string], name, limit)
-}

@@ -36,27 +36,7 @@ func (s *Store) AcquireLease(ctx context.Context, name, owner string, ttl time.D
 	return len(held) == 1, base.Doing("acquire lease "+name, err)
 }
 
-func (s *Store) LeaseOwner(ctx context.Context, name string) (string, error) {
-	owners, err := store.Query(ctx, s.Pool(ctx), s.Text(leaseOwnerSQL), store.Value[string], name)
-	return base.OnlyOwner(owners), base.Doing("read lease "+name, err)
-}
-
-func (s *Store) ReleaseLease(ctx context.Context, name, owner string) error {
-	_, err := store.Exec(ctx, s.Pool(ctx), s.Text(releaseLeaseSQL), name, owner)
-	return base.Doing("release lease "+name, err)
-}
-
 func (s *Store) DeleteExpiredLeases(ctx context.Context, age time.Duration, now time.Time) (int64, error) {
 	deleted, err := store.Exec(ctx, s.Pool(ctx), s.Text(deleteLeasesSQL), store.SQLiteTime(now.Add(-age)))
 	return deleted, base.Doing("delete expired leases", err)
-}
-
-func (s *Store) Paused(ctx context.Context) ([]string, error) {
-	keys, err := store.Query(ctx, s.Pool(ctx), s.Text(pausedSQL), store.Value[string])
-	return keys, base.Doing("list paused handler keys", err)
-}
-
-func (s *Store) SetPaused(ctx context.Context, handlerKey string, paused bool, now time.Time) error {
-	_, err := store.Exec(ctx, s.Pool(ctx), s.Text(setPausedSQL), handlerKey, paused, store.SQLiteTime(now))
-	return base.Doing("set paused", err)
 }

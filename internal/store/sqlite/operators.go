@@ -10,8 +10,7 @@ import (
 
 // operatorsForm passes lists as JSON. The parts are documented in the form of PostgreSQL.
 var operatorsForm = operators.Form{
-	Parameter: "?",
-	Time:      func(t time.Time) any { return store.SQLiteTime(t) },
+	Form:      base.Form{Parameter: "?", Time: func(t time.Time) any { return store.SQLiteTime(t) }, JSON: true},
 	TextTimes: true, WritesFirst: true,
 	Parts: map[string]string{
 		"= any":      `IN (SELECT value FROM json_each(?1))`,
@@ -40,3 +39,7 @@ var operatorsForm = operators.Form{
 		"octets": `length(CAST(`, "/octets": ` AS BLOB))`, // octet_length is of 3.43
 	},
 }
+
+// addAuditSQL inserts unconditionally.
+const addAuditSQL = `
+INSERT INTO {audit} (id, actor, action, target, detail, occurred_at, database_role) VALUES (?1, ?2, ?3, ?4, ?5, ?6, '')`

@@ -50,39 +50,18 @@ func (s *Store) RecordProgress(
 		for i, r := range rows {
 			list[i] = [6]any{r.Channel, r.GroupID, r.Topic, r.Partition, r.Inline, storedTime(r.CaughtUpAt)}
 		}
-		err = s.execList(ctx, recordProgressSQL, list, at, declared)
+		_, err = store.Exec(ctx, s.Pool(ctx), s.Text(recordProgressSQL), base.JSONList(list), at, declared)
 	}
 	if len(unlisted) > 0 && err == nil {
 		list := make([][3]string, len(unlisted))
 		for i, t := range unlisted {
 			list[i] = [3]string{t.Channel, t.GroupID, t.Topic}
 		}
-		err = s.execList(ctx, declareTopicsSQL, list, at, declared)
+		_, err = store.Exec(ctx, s.Pool(ctx), s.Text(declareTopicsSQL), base.JSONList(list), at, declared)
 	}
 	if err == nil {
 		_, err = store.Exec(ctx, s.Pool(ctx), s.Text(countUndeclaredSQL), at,
 			store.SQLiteTime(now.Add(-store.CountUndeclaredEvery)), int64(2*store.CountUndeclaredEvery/time.Second))
 	}
 	return base.Doing("record what partitions have caught up to", err)
-}
-
-// execList runs a statement whose first argument is a list.
-func (s *Store) execList(ctx context.Context, statement string, list any, args ...any) error {
-	text, err := jsonList(list)
-	if err == nil {
-		_, err = store.Exec(ctx, s.Pool(ctx), s.Text(statement), append([]any{text}, args...)...)
-	}
-	return err
-}
-
-func (s *Store) FurthestBehind(ctx context.Context, inline bool) (models.Partition, bool, error) {
-	rows, err := store.Query(ctx, s.Pool(ctx), s.Text(furthestBehindSQL), base.ScanPartition, inline)
-	found, ok := base.FirstPartition(rows)
-	return found, ok, base.Doing("find the partition that is furthest behind", err)
-}
-
-func (s *Store) ForgetPartitions(ctx context.Context, undeclaredFor time.Duration) ([]models.Partition, error) {
-	forgotten, err := store.Query(ctx, s.Pool(ctx), s.Text(forgetPartitionsSQL), base.ScanPartition,
-		int64(undeclaredFor/time.Second))
-	return forgotten, base.Doing("forget removed partitions", err)
 }

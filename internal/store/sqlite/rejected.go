@@ -1,12 +1,7 @@
 package sqlite
 
 import (
-	"context"
-	"time"
-
-	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/store/base"
-	"github.com/gorm-inbox/inbox/models"
 )
 
 // rejectedSQL uses the primary key.
@@ -19,27 +14,11 @@ FROM {rejected} WHERE id = ?1`,
 	Reason: `UPDATE {rejected} SET reason = ?2 WHERE id = ?1`,
 }
 
-func (s *Store) LoadRejected(ctx context.Context, id string) (models.RejectedMessage, error) {
-	return base.LoadRejected(ctx, s.Database, rejectedSQL, id)
-}
-
-func (s *Store) AcceptRejected(ctx context.Context, id string, batch store.AcceptBatch) ([]store.Accepted, error) {
-	return base.AcceptRejected(ctx, s.Database, s.Transaction, s, rejectedSQL, id, batch)
-}
-
-func (s *Store) SetRejectedReason(ctx context.Context, id, reason string, audit *models.Audit) error {
-	return base.SetRejectedReason(ctx, s.Database, s.Transaction, s, rejectedSQL, id, reason, audit)
-}
-
 // keepGapSQL finds conflicts by the unique index on the coordinates.
 const keepGapSQL = `
 INSERT INTO {gaps} (id, channel, topic, "partition", from_offset, to_offset, reason, found_at)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
 ON CONFLICT (channel, topic, "partition", from_offset, to_offset) DO NOTHING`
-
-func (s *Store) KeepGap(ctx context.Context, g models.Gap) (bool, error) {
-	return base.KeepGap(ctx, s.Database, keepGapSQL, g, store.SQLiteTime(g.FoundAt))
-}
 
 // requestsSQL uses the primary key.
 var requestsSQL = base.Requests{
@@ -50,15 +29,26 @@ WHERE channel = ?1 AND requested_at > ?2 ORDER BY topic, "partition" LIMIT ?3`,
 	KeepGap: keepGapSQL,
 }
 
-func (s *Store) PartitionRequests(ctx context.Context, channel string, since time.Time) (
-	[]models.PartitionRequest, error,
-) {
-	return base.PartitionRequests(ctx, s.Database, requestsSQL, channel, store.SQLiteTime(since))
-}
-
-func (s *Store) CarryOut(ctx context.Context, r models.PartitionRequest, rejected *models.RejectedMessage,
-	gap *models.Gap,
-) (bool, error) {
-	return base.CarryOut(ctx, s.Database, s.Transaction, s, requestsSQL, r, rejected, gap,
-		func(at time.Time) any { return store.SQLiteTime(at) })
+// publishingSQL lists by the indexes on unpublished rows. It loads and marks statuses by the index on open statuses and
+// rejected messages by their primary key, and finds messages by the unique index on their numbers.
+var publishingSQL = base.Publishing{
+	Statuses: `
+SELECT id, version FROM {statuses} s
+WHERE handler_key = ?1 AND is_poisoned AND completed_at IS NULL AND published_at IS NULL AND s.id > ?2 ORDER BY s.id LIMIT ?3`,
+	Rejected: `
+SELECT id, 0 FROM {rejected} r WHERE channel = ?1 AND published_at IS NULL AND r.id > ?2 ORDER BY r.id LIMIT ?3`,
+	Status: `
+SELECT s.error_count, s.abandoned_count, s.last_error, s.message_id, m.number, m.namespace, m.transport_name, m.type, m.source,
+	CASE WHEN f.fits THEN m.content END, m.content_type, CASE WHEN f.fits THEN m.serialized_properties END, m.ordering_key, m.received_at
+FROM {statuses} s LEFT JOIN {messages} m ON m.number = s.message_number
+	LEFT JOIN (SELECT true AS fits) f ON length(CAST(m.content AS blob)) + length(CAST(m.serialized_properties AS blob)) <= ?2
+WHERE s.id = ?1 AND s.is_poisoned AND ` + base.OpenSQL,
+	Record: `
+SELECT id, channel, topic, "partition", record_offset, record_timestamp, "key" IS NOT NULL, CASE WHEN f.fits THEN "key" END,
+	"value" IS NOT NULL, CASE WHEN f.fits THEN "value" END, CASE WHEN f.fits THEN headers END, reason, rejected_at
+FROM {rejected} r
+	LEFT JOIN (SELECT true AS fits) f ON COALESCE(length(CAST("key" AS blob)), 0) + COALESCE(length(CAST("value" AS blob)), 0) + length(CAST(headers AS blob)) <= ?2
+WHERE r.id = ?1`,
+	MarkStatus:   `UPDATE {statuses} SET published_at = ?3 WHERE id = ?1 AND version = ?2 AND is_poisoned AND ` + base.OpenSQL,
+	MarkRejected: `UPDATE {rejected} SET published_at = ?2 WHERE id = ?1`,
 }

@@ -51,11 +51,7 @@ func (s *Store) Settle(ctx context.Context, settlements []store.Settlement, _ st
 		}
 		index[versioned{each.StatusID, each.Version}] = i
 	}
-	list, err := jsonList(rows)
-	if err != nil {
-		return nil, base.Doing("settle", err)
-	}
-	changed, err := store.Query(ctx, s.Pool(ctx), s.Text(settleSQL), scanVersioned, list)
+	changed, err := store.Query(ctx, s.Pool(ctx), s.Text(settleSQL), scanVersioned, base.JSONList(rows))
 	if err != nil {
 		return nil, base.Doing("settle", err)
 	}
@@ -69,6 +65,5 @@ func storedTime(t *time.Time) *string {
 	if t == nil {
 		return nil
 	}
-	text := store.SQLiteTime(*t)
-	return &text
+	return new(store.SQLiteTime(*t))
 }

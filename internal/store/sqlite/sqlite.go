@@ -4,8 +4,7 @@ package sqlite
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
-	"fmt"
+	"errors"
 
 	"gorm.io/gorm"
 
@@ -21,7 +20,7 @@ import (
 //
 // Parameters are numbered ?1, ?2, because drivers treat the other forms differently.
 type Store struct {
-	base.Database
+	base.Common
 	operators.Queries
 }
 
@@ -31,8 +30,19 @@ func New(db *gorm.DB, naming models.Naming, options store.Options) (*Store, erro
 	if err != nil {
 		return nil, err
 	}
-	return &Store{tables, operators.New(tables, operatorsForm)}, nil
+	s := &Store{Queries: operators.New(tables, operatorsForm)}
+	s.Common = base.NewCommon(tables, s, statements, operatorsForm.Form)
+	return s, nil
 }
+
+// statements are those of base.Common.
+var statements = base.Statements{Publishing: publishingSQL, Rejected: rejectedSQL, Requests: requestsSQL,
+	AddAudit: addAuditSQL, Siblings: siblingsSQL, AcceptKeys: acceptKeysSQL, AcceptDelete: acceptDeleteSQL,
+	ReleaseWaiting: releaseWaitingSQL, DeleteMarkers: deleteMarkersSQL, DeleteAudit: deleteAuditSQL,
+	DeleteRejected: deleteRejectedSQL, ExpiredSizes: expiredSizesSQL, ExpiredMessages: expiredMessagesSQL,
+	ExpiredStatuses: expiredStatusesSQL, LeaseOwner: leaseOwnerSQL, ReleaseLease: releaseLeaseSQL, Paused: pausedSQL,
+	SetPaused: setPausedSQL, FurthestBehind: furthestBehindSQL, ForgetPartitions: forgetPartitionsSQL,
+	WorkerLives: workerLivesSQL, DeleteWorkers: deleteWorkersSQL}
 
 // KeepSchema does nothing: SQLite has no search path.
 func (s *Store) KeepSchema(context.Context, gorm.ConnPool) error { return nil }
@@ -44,16 +54,6 @@ func (s *Store) CheckIsolation(context.Context, sql.IsolationLevel) ([]store.War
 	return nil, nil
 }
 
-// jsonList encodes an argument for json_each. Text must have passed CheckText, because JSON would replace invalid
-// UTF-8.
-func jsonList(list any) (string, error) {
-	text, err := json.Marshal(list)
-	if err != nil {
-		return "", fmt.Errorf("encode arguments: %w", err)
-	}
-	return string(text), nil
-}
-
 // Notify does nothing: SQLite has no notifications.
 func (s *Store) Notify(context.Context, ...string) error { return nil }
 
@@ -61,3 +61,32 @@ func (s *Store) Notify(context.Context, ...string) error { return nil }
 func (s *Store) NotifyTx(context.Context, *gorm.DB, ...string) error { return nil }
 
 func (s *Store) Listen(context.Context) (store.Listener, error) { return nil, store.ErrCannotListen }
+
+const fileSQL = `SELECT coalesce(file, '') FROM pragma_database_list WHERE name = 'main'`
+
+// foreignKeysSQL reads a setting of the connection, which the DSN sets for all connections of a pool.
+const foreignKeysSQL = `PRAGMA foreign_keys`
+
+// CheckSettings refuses a database without a file: each connection would see its own database, and with a shared cache
+// connections fail at random, because busy_timeout does not apply to its table locks. It warns if deleting a message by
+// hand would keep its statuses.
+func (s *Store) CheckSettings(ctx context.Context) ([]store.Warning, error) {
+	files, err := store.Query(ctx, s.Pool(ctx), fileSQL, store.Value[string])
+	if err != nil {
+		return nil, base.Doing("read the path of the SQLite database", err)
+	}
+	if len(files) == 1 && files[0] == "" {
+		return nil, errors.New("the SQLite database is in memory, where connections lock each other out or see a database each: use a file in WAL mode, with a DSN like " +
+			"file:inbox.db?_pragma=journal_mode(WAL)&_pragma=busy_timeout(10000)&_txlock=immediate (in tests fxtest.OpenDB), " +
+			"for github.com/mattn/go-sqlite3 file:inbox.db?_journal_mode=WAL&_busy_timeout=10000&_txlock=immediate")
+	}
+	obeyed, err := store.Query(ctx, s.Pool(ctx), foreignKeysSQL, store.Value[bool])
+	if err != nil {
+		return nil, base.Doing("ask whether foreign keys are obeyed", err)
+	}
+	if len(obeyed) == 1 && obeyed[0] {
+		return nil, nil
+	}
+	return []store.Warning{{Message: "inbox: SQLite's foreign keys are off: a message deleted by hand leaves its statuses behind, which can never run; " +
+		"add _pragma=foreign_keys(1) to the DSN, or _foreign_keys=1 for github.com/mattn/go-sqlite3"}}, nil
+}

@@ -32,11 +32,7 @@ func (s *Store) States(ctx context.Context, refs []store.Ref) (map[string]store.
 	for i, ref := range refs {
 		keys[i] = [2]any{ref.MessageNumber, ref.HandlerKey}
 	}
-	list, err := jsonList(keys)
-	if err != nil {
-		return nil, base.Doing("read statuses back", err)
-	}
-	rows, err := store.Query(ctx, s.Pool(ctx), s.Text(statesSQL), base.ScanState, list)
+	rows, err := store.Query(ctx, s.Pool(ctx), s.Text(statesSQL), base.ScanState, base.JSONList(keys))
 	return base.ByID(rows), base.Doing("read statuses back", err)
 }
 
@@ -54,9 +50,4 @@ func (s *Store) OpenClaims(ctx context.Context, walks []store.ClaimWalk) ([]stor
 		found = append(found, rows...)
 	}
 	return base.OpenClaims(len(walks), found), nil
-}
-
-func (s *Store) PendingKeys(ctx context.Context) ([]string, error) {
-	keys, err := store.Query(ctx, s.Pool(ctx), s.Text(base.PendingKeysSQL), store.Value[string])
-	return keys, base.Doing("find pending handler keys", err)
 }

@@ -41,12 +41,8 @@ DELETE FROM {workers} WHERE id IN (SELECT value FROM json_each(?1)) AND (stopped
 )
 
 func (s *Store) Heartbeat(ctx context.Context, w store.Worker, now time.Time) error {
-	keys, err := base.HandlerKeysJSON(w)
-	if err != nil {
-		return err
-	}
-	written, err := store.Query(ctx, s.Pool(ctx), s.Text(heartbeatSQL), store.Value[string], w.ID, w.Host, w.PID, keys,
-		base.HealthJSON(w), store.SQLiteTime(now), base.ConsumersJSON(w))
+	written, err := store.Query(ctx, s.Pool(ctx), s.Text(heartbeatSQL), store.Value[string], w.ID, w.Host, w.PID,
+		base.HandlerKeysJSON(w), base.HealthJSON(w), store.SQLiteTime(now), base.ConsumersJSON(w))
 	if err == nil && len(written) == 0 {
 		err = store.ErrWorkerReleased
 	}
@@ -54,18 +50,9 @@ func (s *Store) Heartbeat(ctx context.Context, w store.Worker, now time.Time) er
 }
 
 func (s *Store) RecordDrain(ctx context.Context, w store.Worker, now time.Time) error {
-	keys, err := base.HandlerKeysJSON(w)
-	if err != nil {
-		return err
-	}
-	_, err = store.Exec(ctx, s.Pool(ctx), s.Text(recordDrainSQL), w.ID, w.Host, w.PID, keys, store.SQLiteTime(now),
-		base.HealthJSON(w))
+	_, err := store.Exec(ctx, s.Pool(ctx), s.Text(recordDrainSQL), w.ID, w.Host, w.PID, base.HandlerKeysJSON(w),
+		store.SQLiteTime(now), base.HealthJSON(w))
 	return base.Doing("record drain", err)
-}
-
-func (s *Store) WorkerLives(ctx context.Context, workerID string) (bool, error) {
-	found, err := store.Query(ctx, s.Pool(ctx), s.Text(workerLivesSQL), store.Value[string], workerID)
-	return len(found) == 1, base.Doing("read worker", err)
 }
 
 func (s *Store) StopWorker(ctx context.Context, workerID string, now time.Time) error {
@@ -94,13 +81,4 @@ func (s *Store) EvictHolders(context.Context, []store.Ref, []string) (int, error
 func (s *Store) MarkReleased(ctx context.Context, workerID string, now time.Time) error {
 	_, err := store.Exec(ctx, s.Pool(ctx), s.Text(markReleasedSQL), workerID, store.SQLiteTime(now))
 	return base.Doing("mark worker released", err)
-}
-
-func (s *Store) DeleteWorkers(ctx context.Context, workerIDs []string) (int64, error) {
-	list, err := jsonList(workerIDs)
-	if err != nil {
-		return 0, base.Doing("delete workers", err)
-	}
-	deleted, err := store.Exec(ctx, s.Pool(ctx), s.Text(deleteWorkersSQL), list)
-	return deleted, base.Doing("delete workers", err)
 }

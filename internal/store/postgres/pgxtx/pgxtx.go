@@ -62,9 +62,7 @@ type Tx struct {
 // Begin begins a transaction. bound is how the server notices that we have vanished; further settings are SET LOCAL
 // statements. They take no round trip, but for one of each connection with ByKeepalive. Its errors include
 // ErrUnavailable.
-func Begin(
-	ctx context.Context, db *sql.DB, options *sql.TxOptions, bound Bound, settings ...string,
-) (*Tx, error) {
+func Begin(ctx context.Context, db *sql.DB, options *sql.TxOptions, bound Bound, settings ...string) (*Tx, error) {
 	conn, lent, err := lend(ctx, db, bound, settings)
 	if err != nil {
 		return nil, err
@@ -74,8 +72,7 @@ func Begin(
 		return nil, errors.Join(ErrUnavailable, err, conn.Close())
 	}
 	// Close waits for the end of the transaction, which the end of its context causes.
-	return &Tx{Tx: tx, conn: conn, lent: lent,
-		detach: context.AfterFunc(ctx, func() { _ = conn.Close() })}, nil
+	return &Tx{Tx: tx, conn: conn, lent: lent, detach: context.AfterFunc(ctx, func() { _ = conn.Close() })}, nil
 }
 
 // GetDBConn lets gorm.DB.DB find the application's pool.

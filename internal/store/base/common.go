@@ -1,0 +1,64 @@
+package base
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+)
+
+// Common has the methods of a store that differ between dialects only in the text of their statements and in the form
+// of their arguments. The store of a dialect embeds it.
+type Common struct {
+	Database
+	dialect dialect
+	sql     Statements
+	form    Form
+}
+
+// dialect has what each dialect does in its own way.
+type dialect interface {
+	accepting
+	Transaction(ctx context.Context, work func(gorm.ConnPool) error) error
+	AdvanceLanes(ctx context.Context, requests []store.LaneRequest, now time.Time) ([]string, error)
+}
+
+// Statements are the texts of Common's statements.
+type Statements struct {
+	Publishing
+	Rejected RejectedRows
+	Requests
+	AddAudit, Siblings, AcceptKeys, AcceptDelete, ReleaseWaiting string
+	DeleteMarkers, DeleteAudit, DeleteRejected                   string // get a time and a limit
+	ExpiredSizes, ExpiredMessages, ExpiredStatuses               string
+	LeaseOwner, ReleaseLease, Paused, SetPaused                  string
+	FurthestBehind, ForgetPartitions, WorkerLives, DeleteWorkers string
+}
+
+// Form is how a dialect passes arguments.
+type Form struct {
+	Parameter string // begins the number of a parameter: $ or ?
+	Time      func(time.Time) any
+	JSON      bool // lists are passed as JSON
+}
+
+// NewCommon returns the common methods of own, the store that is to embed them.
+func NewCommon(d Database, own dialect, statements Statements, form Form) Common {
+	return Common{Database: d, dialect: own, sql: statements, form: form}
+}
+
+// numbered returns a statement of all dialects with this dialect's parameters.
+func (c Common) numbered(statement string) string {
+	return c.Text(strings.ReplaceAll(statement, "$", c.form.Parameter))
+}
+
+// listArgument returns a list as an argument.
+func listArgument[T any](c Common, list []T) any {
+	if c.form.JSON {
+		return JSONList(list)
+	}
+	return list
+}
