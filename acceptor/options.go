@@ -111,12 +111,12 @@ func (o Options) Validate() error {
 		oneOf("DifferingContent", o.DifferingContent, "log or reject", DifferingContentLog, DifferingContentReject),
 		oneOf("BadRecords", o.BadRecords, "store, dead_letter_topic or halt", BadRecordStore, BadRecordDeadLetter,
 			BadRecordHalt),
-		oneOf("OnGap", o.OnGap, "halt or continue", GapHalt, GapContinue),
 	}
 	if o.HaltAtBadRecords < 0 {
 		problems = append(problems,
 			fmt.Errorf("option HaltAtBadRecords = %d: must be 0 (never) or more", o.HaltAtBadRecords))
 	}
+	problems = append(problems, oneOf("OnGap", o.OnGap, "halt or continue", GapHalt, GapContinue))
 	return errors.Join(problems...)
 }
 

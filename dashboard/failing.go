@@ -18,7 +18,8 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// problem is an error as a page shows it, in this package's words. Other packages' errors go to the log only.
+// problem is an error as a page shows it, in this package's words. Errors of the database or the authorizer go to the
+// log only.
 type problem struct {
 	status int
 	title  string
@@ -96,7 +97,7 @@ func problemOf(err error) *problem {
 		return is(http.StatusConflict, "The record is still bad",
 			"It stays rejected, with a new reason: reload the record to read it. Fix the decoder, the channel or the handler first.")
 	}
-	waiting, ok := errors.AsType[*cleanup.WaitingError](err)
+	waiting, ok := errors.AsType[*cleanup.WaitingError](err) // a missing audit row matters more
 	if ok && waiting.Err == nil && !errors.Is(err, ops.ErrNotAudited) {
 		return is(http.StatusConflict, "Cleanup waits",
 			"It is "+waiting.Error()+". What redeliveries may need is kept until then; see Consumers. Everything else is cleaned up.")

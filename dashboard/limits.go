@@ -37,7 +37,7 @@ type actorsRequests struct {
 	answered chan struct{} // has one element for each request being served
 }
 
-// admit waits until a request may be served, and counts it until release. It refuses requests beyond MaxRequests.
+// admit counts a request until release, and waits until it may be served. It refuses requests beyond MaxRequests.
 func (q *request) admit() (release func(), err error) {
 	actor, uncount, err := q.countIn()
 	if err != nil {

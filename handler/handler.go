@@ -259,8 +259,13 @@ func (e *BatchError) Error() string {
 }
 
 // Unwrap returns the failures.
-func (e *BatchError) Unwrap() []error {
-	return slices.DeleteFunc(slices.Clone(e.Results), func(err error) bool { return err == nil })
+func (e *BatchError) Unwrap() (failures []error) {
+	for _, err := range e.Results {
+		if err != nil {
+			failures = append(failures, err)
+		}
+	}
+	return failures
 }
 
 // resultsOf returns the result of each of n messages, given err of the whole call.

@@ -151,9 +151,14 @@ func (h Health) CaughtUp() bool {
 		!slices.ContainsFunc(h.Partitions, func(p PartitionHealth) bool { return !p.CaughtUp })
 }
 
-// Halted returns the partitions that are halted.
-func (h Health) Halted() []PartitionHealth {
-	return slices.DeleteFunc(slices.Clone(h.Partitions), func(p PartitionHealth) bool { return p.Halted == nil })
+// Halted returns the partitions that are halted, nil if there are none.
+func (h Health) Halted() (halted []PartitionHealth) {
+	for _, p := range h.Partitions {
+		if p.Halted != nil {
+			halted = append(halted, p)
+		}
+	}
+	return halted
 }
 
 // PartitionState is what is being done with a partition: "starting", "fetching", "accepting", "failing" or "halted".

@@ -241,7 +241,8 @@ func putTime(id *uuid.UUID, at int64) {
 // programs may use another clock.
 const auditMargin = time.Hour
 
-// auditID returns an ID with the time of t plus a margin, or with its own if t is zero.
+// auditID returns an ID with the time of t plus a margin, or with its own if t is zero. uuid.Nil is before all rows of
+// that time, uuid.Max after them.
 func auditID(t time.Time, margin time.Duration, id uuid.UUID) string {
 	if !t.IsZero() {
 		putTime(&id, placeInTime(t.Add(margin)))

@@ -35,18 +35,21 @@ func New(db *gorm.DB, naming models.Naming, options store.Options) (*Store, erro
 		return nil, err
 	}
 	p := &Store{Queries: operators.New(tables, operatorsForm), large: largeContents, origin: uuid.NewString()}
-	p.Common = base.NewCommon(tables, p, statements, operatorsForm.Form)
+	p.Common = base.NewCommon(tables, p, statements(), operatorsForm.Form)
 	return p, nil
 }
 
-// statements are those of base.Common.
-var statements = base.Statements{Publishing: publishingSQL, Rejected: rejectedSQL, Requests: requestsSQL,
-	AddAudit: addAuditSQL, Siblings: siblingsSQL, AcceptKeys: acceptKeysSQL, AcceptDelete: acceptDeleteSQL,
-	ReleaseWaiting: releaseWaitingSQL, DeleteMarkers: deleteMarkersSQL, DeleteAudit: deleteAuditSQL,
-	DeleteRejected: deleteRejectedSQL, ExpiredSizes: expiredSizesSQL, ExpiredMessages: expiredMessagesSQL,
-	ExpiredStatuses: expiredStatusesSQL, LeaseOwner: leaseOwnerSQL, ReleaseLease: releaseLeaseSQL, Paused: pausedSQL,
-	SetPaused: setPausedSQL, FurthestBehind: furthestBehindSQL, ForgetPartitions: forgetPartitionsSQL,
-	WorkerLives: workerLivesSQL, DeleteWorkers: deleteWorkersSQL}
+// statements are those of base.Common. It is a function because the test of plans takes a statement that a variable
+// contains for a part of another one.
+func statements() base.Statements {
+	return base.Statements{Publishing: publishingSQL, Rejected: rejectedSQL, Requests: requestsSQL,
+		AddAudit: addAuditSQL, Siblings: siblingsSQL, AcceptKeys: acceptKeysSQL, AcceptDelete: acceptDeleteSQL,
+		ReleaseWaiting: releaseWaitingSQL, DeleteMarkers: deleteMarkersSQL, DeleteAudit: deleteAuditSQL,
+		DeleteRejected: deleteRejectedSQL, ExpiredSizes: expiredSizesSQL, ExpiredMessages: expiredMessagesSQL,
+		ExpiredStatuses: expiredStatusesSQL, LeaseOwner: leaseOwnerSQL, ReleaseLease: releaseLeaseSQL, Paused: pausedSQL,
+		SetPaused: setPausedSQL, FurthestBehind: furthestBehindSQL, ForgetPartitions: forgetPartitionsSQL,
+		WorkerLives: workerLivesSQL, DeleteWorkers: deleteWorkersSQL}
+}
 
 // bounded returns a statement with {most} filled in, a number of rows that is at least most. The planner expects a
 // tenth of all rows from a limit that is a parameter. Among enough rows the statement would then seem so expensive that
