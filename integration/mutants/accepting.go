@@ -178,15 +178,6 @@ var orderingMutants = []mutant{
 		Test:    test{Package: "./internal/store/postgres", Run: "^TestPostgres$/^Lanes$/^ClaimNext_leaves"},
 	},
 	{
-		Name:    "other programs do not hear of the next row of a lane that only they can run",
-		Why:     "it would wait for a poll (contract 5.12)",
-		Package: "processor",
-		In:      "lanes.free",
-		Old:     "l.notifyOthers(keys)",
-		New:     "",
-		Test:    test{Package: "./processor", Run: "^TestNextStatusUnderNewKeyRunsWithoutPoll$"},
-	},
-	{
 		Name:    "a lost claim of the next row is not reconciled",
 		Why:     "the lane would be stuck until a routine reconciliation (contract 5.9, 5.12)",
 		Package: "processor",
