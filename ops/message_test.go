@@ -31,6 +31,19 @@ func letter() handler.RawMessage {
 				Key: []byte("customer-7")}}}
 }
 
+// On each dialect an empty payload is one, and not none: drivers differ in how they read an empty blob.
+func TestEmptyPayloadIsNotNil(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		sent := letter()
+		sent.Content = nil
+		_, err := r.ib.Accept(t.Context(), sent)
+		require.NoError(t, err)
+		m, err := r.ops.Message(t.Context(), ada, ops.MessageRef{ID: "1"})
+		require.NoError(t, err)
+		require.Equal(t, []byte{}, m.Content)
+	})
+}
+
 // TestMessageShowsEverythingAndIsAudited proves contract 11.1, 11.3.
 func TestMessageShowsEverythingAndIsAudited(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {

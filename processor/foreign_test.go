@@ -105,6 +105,12 @@ func TestWorkersSharingAHandlerKeyRunOnlyTheirChannel(t *testing.T) {
 		returns := newProgram(t, d, "returns", inboxtest.Brisk(), log)
 		inboxtest.Start(t, orders.Inbox)
 		inboxtest.Start(t, returns.Inbox)
+		// Before a program's row is there, the other one takes the handler for moved.
+		inboxtest.Eventually(t, func() bool {
+			var rows int
+			require.NoError(t, d.DB.Raw("SELECT count(*) FROM inbox_workers").Scan(&rows).Error)
+			return rows == 2
+		}, "both have their rows")
 		want := map[*program]map[string]int{orders: {}, returns: {}}
 		for i := range 50 {
 			for _, p := range []*program{orders, returns} {

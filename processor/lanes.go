@@ -217,7 +217,7 @@ func (l *lanes) walk(ctx context.Context, rule store.LaneRule) error {
 		if err != nil {
 			return err
 		}
-		l.wake(keys) // not those of handlers that may be nowhere, minute after minute
+		l.wake(keys) // not other programs: for a handler that none has, each check would notify them again
 		if next == nil {
 			return nil
 		}

@@ -15,7 +15,7 @@ import (
 )
 
 // Contract 5.12: while a rename is rolled out, the next message of a lane may have a key that the program which ended
-// the one before does not know. That program leaves it to the others, at once.
+// the one before does not know. That program leaves it to the others.
 func TestOldProgramLeavesNextStatusUnderNewKey(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		const lanes = 20

@@ -6,8 +6,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-
-	"gorm.io/driver/sqlite"
 )
 
 // RequireVariable names the environment variable that makes tests fail instead of being left out
@@ -55,15 +53,6 @@ func Long(t testing.TB) {
 	t.Helper()
 	if !HasPostgres() && os.Getenv(SQLiteVariable) == "" {
 		t.Skip("LEFT OUT: long tests (no server is configured)")
-	}
-}
-
-// OnlySQLiteInC leaves out a test of the driver in C, which takes long to say no more than the others, unless
-// SQLiteVariable asks for that driver. `make test-more` does.
-func OnlySQLiteInC(t testing.TB) {
-	t.Helper()
-	if SQLiteDriver() != sqlite.DriverName {
-		t.Skipf("LEFT OUT: SQLite in C (%s=mattn runs it, as `make test-more` does)", SQLiteVariable)
 	}
 }
 

@@ -271,6 +271,6 @@ func (p *Store) NextWindow(
 ) (store.Window, error) {
 	due, id := place(after)
 	rows, err := store.Query(ctx, p.Pool(ctx), p.Text(windowRowsSQL), base.ScanWindowRow,
-		handlerKey, now.UTC(), due, id, leave)
+		handlerKey, now.UTC(), due, id, append([]string{}, leave...)) // nil would be NULL: no row would be ours
 	return base.WindowOf(after, rows), base.Doing("read a window of due statuses", err)
 }

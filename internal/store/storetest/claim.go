@@ -327,6 +327,7 @@ var claimTests = []test{
 			require.Empty(s, next(key, nil, "partners", "orders").StatusIDs)
 			require.Empty(s, next(key, nil, "partners").StatusIDs, "claimed")
 			require.Len(s, next(key, rest.After, "others").StatusIDs, 18)
+			require.Len(s, next(key, rest.After).StatusIDs, 18, "no namespace is left to others")
 			require.EqualValues(s, 1, s.status("m001", key).Version, "not written")
 		}
 	}},
