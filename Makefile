@@ -33,7 +33,7 @@ test: ## the tests, with real servers that it starts and ends
 	$(WITH_SERVERS) -- $(MAKE) --no-print-directory test-here
 
 .PHONY: test-more
-test-more: ## what takes longer: the browser, the release, SQLite in C, a part of the mutants
+test-more: ## what takes longer: the browser, the release, other connections, SQLite in C, a part of the mutants
 	@scripts/servers
 	@$(MAKE) --no-print-directory programs
 	$(WITH_SERVERS) -- $(MAKE) --no-print-directory test-more-here
@@ -42,20 +42,20 @@ test-more: ## what takes longer: the browser, the release, SQLite in C, a part o
 # INBOX_TEST_REDIS name them. Tests of what is missing are left out, and the last
 # line names it; under CI=true or INBOX_TEST_REQUIRE=1 they fail. Two packages at a
 # time at most, however many cores: beside more, those that measure time would
-# starve. Four tests of each: most of them wait. -race also checks pointer
-# arithmetic, of which SQLite translated from C has so much that it would be a third
-# of what some packages take: in all other code it is checked. The longest packages
-# of the first module begin first: at its end none is alone.
+# starve. Four tests of each: most of them wait. SQLite translated from C is compiled
+# without -race, and what calls it without checks of pointers: they would take more
+# than half of the time of tests that use it, and a race in it is not ours. The longest
+# packages of the first module begin first: at its end none is alone.
 LONGEST := processor internal/store/postgres
 
 # What test-more runs, and a plain `make test` does not.
-MORE := integration/(dashboard|maketest|mutants)|tools/release
+MORE := integration/(connections|dashboard|maketest|mutants)|examples/(minimal|once|payments|quickstart|shop|transfers)|tools/release
 ifeq ($(PACKAGES),./...)
 CHOSEN = $$(go list ./... | grep -vE '/($(MORE))$$')
 else
 CHOSEN = $(PACKAGES)
 endif
-TESTED := go test -json -race -gcflags='modernc.org/...=-d=checkptr=0' -p 2 -parallel 4 -timeout 15m $(TEST_FLAGS)
+TESTED := go test -json -race -gcflags='modernc.org/...=-d=checkptr=0' -gcflags='modernc.org/sqlite/lib=-race=false' -p 2 -parallel 4 -timeout 15m $(TEST_FLAGS)
 
 .PHONY: test-here
 test-here: $(BIN)/testreport
@@ -71,7 +71,12 @@ MUTANTS := -part $(TURN) -jobs 2
 
 .PHONY: test-more-here
 test-more-here: $(BIN)/testreport $(BIN)/mutants
-	@set -eu -o pipefail; { (cd integration && $(TESTED) ./dashboard ./maketest ./mutants) && (cd tools && $(TESTED) ./release) && $(WITH_MATTN) . ./internal/engine ./processor ./acceptor ./cleanup ./ops ./dashboard ./internal/store/sqlite ./internal/synchronous ./idempotent/... && (cd integration && $(WITH_MATTN) ./kafka) && $(BIN)/mutants -json $(MUTANTS); } | $(BIN)/testreport
+	@set -eu -o pipefail; { \
+		for module in integration examples tools; do (cd $$module && $(TESTED) $$(go list ./... | grep -E '/($(MORE))$$')); done; \
+		$(WITH_MATTN) . ./internal/engine ./processor ./acceptor ./cleanup ./ops ./dashboard ./internal/store/sqlite ./internal/synchronous ./idempotent/...; \
+		(cd integration && $(WITH_MATTN) ./kafka); \
+		$(BIN)/mutants -json $(MUTANTS); \
+	} | $(BIN)/testreport
 
 .PHONY: mutants
 mutants: ## put all known defects in, one at a time, and see tests fail
