@@ -106,7 +106,7 @@ func (w *world) judge(began time.Time, f *fleet, l *load, m *matrix, stopped err
 		{"misjudged", v.Misjudged}, {"unknown", v.Unknown}, {"deleted", p.Deleted},
 		{"steps", lanes.Steps}, {"steps_missing", lanes.Missing}, {"steps_misordered", lanes.TxOutOfOrder},
 		{"steps_doubled", lanes.Doubled},
-		{"offset_samples", offsets.Samples}, {"committed_backwards", offsets.Backwards},
+		{"offset_commits", offsets.Commits}, {"committed_backwards", offsets.Backwards},
 		{"committed_past_unstored", offsets.PastUnstored},
 		{"uncommitted", length - committed}, {"worker_failures", f.failures.Load()},
 		{"worker_peak_rss_mib", f.rss.Load() / 1024}, {"seconds", fmt.Sprintf("%.1f", time.Since(began).Seconds())},
@@ -122,6 +122,6 @@ func (w *world) judge(began time.Time, f *fleet, l *load, m *matrix, stopped err
 		w.logf("cleanup deleted nothing")
 	}
 	return !v.Broken() && len(missed) == 0 && skipped == 0 && offsets.Backwards == 0 && offsets.PastUnstored == 0 &&
-		lanes.Missing+lanes.TxOutOfOrder+lanes.Doubled == 0 && p.Deleted > 0 && offsets.Samples > 0 &&
+		lanes.Missing+lanes.TxOutOfOrder+lanes.Doubled == 0 && p.Deleted > 0 && offsets.Commits > 0 &&
 		committed == length && f.failures.Load() == 0, nil
 }

@@ -91,7 +91,7 @@ func (w *world) start(ctx context.Context) (err error) {
 		return err
 	}
 	w.settings.Brokers, w.settings.Topic, w.settings.Group = w.cluster.Brokers(), topic, group
-	w.offsets, err = workload.WatchOffsets(w.cluster.Admin, w.cluster.Brokers(), group, topic, w.db)
+	w.offsets, err = workload.WatchOffsets(ctx, w.cluster.Admin, w.cluster.Brokers(), group, topic, w.db)
 	return err
 }
 

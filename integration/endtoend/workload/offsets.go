@@ -3,152 +3,214 @@ package workload
 import (
 	"context"
 	"database/sql"
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"maps"
 	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/gorm-inbox/inbox/integration/servers"
 )
 
 // Offsets watches a group's committed offsets. They must never move back, and never pass a record
-// that is not stored (contract 7.1). It reads the records at each offset from the topic itself.
+// that is not stored (contract 7.1). It reads each commit from Kafka's own log of them, because a
+// coordinator reports old offsets while it does not know that another broker took over, and the
+// records at each offset from the topic itself.
 //
-// A sample is compared with what was stored when it was taken. A message's received_at is earlier
-// than its commit. So a message that was received after the sample, or is not stored, was passed.
+// A commit is compared with what was stored when Kafka received it. A message's received_at is
+// earlier than its commit in the database. So a message that was received after Kafka received the
+// offset, or is not stored, was passed.
 type Offsets struct {
-	admin  *servers.Admin
-	tail   *kgo.Client
+	client *kgo.Client
 	group  string
 	topic  string
 	db     *sql.DB
 	cancel context.CancelFunc
 	ended  sync.WaitGroup
-	asking sync.Mutex // held while a sample is taken
 
 	mu        sync.Mutex
-	arrived   chan struct{}    // closed and replaced when log grows
+	grown     chan struct{}    // closed and replaced when log or commits grow
 	log       map[int][]string // partition → message ID by offset, "" for a bad record
-	committed map[int]int64    // the highest seen; -1 if there is none
-	checked   map[int]int64    // all records below are known to be stored
+	commits   []commit         // not yet judged
+	committed map[int]int64    // the highest seen
+	checked   map[int]int64    // all records below are judged
 	report    OffsetReport
+}
+
+type commit struct {
+	partition int
+	offset    int64
+	at        time.Time // when Kafka received it
 }
 
 // OffsetReport is the result of watching.
 type OffsetReport struct {
-	Samples      int
+	Commits      int
 	Backwards    int // how often a partition's offset had moved back
 	PastUnstored int // records that a committed offset had passed before they were stored
 	Details      []string
 }
 
-// If a broker does not answer in time, the next request goes to another one if possible.
-const (
-	sampleInterval = 100 * time.Millisecond
-	sampleTimeout  = time.Second
-)
+// commitLog is the topic in which Kafka stores commits. A group's are all in one partition.
+const commitLog = "__consumer_offsets"
 
-// WatchOffsets starts sampling. Call Stop to end it. If a broker or the database is unreachable,
-// the sample is skipped.
-func WatchOffsets(admin *servers.Admin, brokers []string, group, topic string, db *sql.DB) (*Offsets, error) {
-	tail, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.ConsumeTopics(topic),
+// retryInterval is the pause between two queries while the database is unreachable.
+const retryInterval = 100 * time.Millisecond
+
+// WatchOffsets starts watching. Call Stop to end it.
+func WatchOffsets(
+	ctx context.Context, admin *servers.Admin, brokers []string, group, topic string, db *sql.DB,
+) (*Offsets, error) {
+	for { // the first request for a group makes Kafka create the log of commits
+		_, err := admin.Committed(ctx, group, topic)
+		if err == nil {
+			break
+		}
+		select {
+		case <-time.After(retryInterval):
+		case <-ctx.Done():
+			return nil, fmt.Errorf("watch offsets: %w", errors.Join(err, ctx.Err()))
+		}
+	}
+	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.ConsumeTopics(topic, commitLog),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.FetchMaxWait(time.Second), kgo.RequestTimeoutOverhead(answerTimeout))
 	if err != nil {
 		return nil, fmt.Errorf("watch offsets: %w", err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	o := &Offsets{admin: admin, tail: tail, group: group, topic: topic, db: db, cancel: cancel,
-		arrived: make(chan struct{}), log: map[int][]string{}, committed: map[int]int64{}, checked: map[int]int64{}}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // Stop alone ends the watch
+	o := &Offsets{client: client, group: group, topic: topic, db: db, cancel: cancel,
+		grown: make(chan struct{}), log: map[int][]string{}, committed: map[int]int64{}, checked: map[int]int64{}}
 	o.ended.Go(func() { o.follow(ctx) })
-	o.ended.Go(func() { o.sample(ctx) })
+	o.ended.Go(func() { o.judge(ctx) })
 	return o, nil
 }
 
-// follow reads the topic.
+// follow reads the topic and the log of commits.
 func (o *Offsets) follow(ctx context.Context) {
 	for {
-		fetches := o.tail.PollFetches(ctx)
+		fetches := o.client.PollFetches(ctx)
 		if ctx.Err() != nil {
 			return
 		}
 		o.mu.Lock()
 		fetches.EachRecord(func(r *kgo.Record) {
-			p := int(r.Partition)
-			if r.Offset != int64(len(o.log[p])) {
-				o.report.Details = append(o.report.Details, fmt.Sprintf("topic %s/%d has a gap: offset %d follows %d", o.topic, p,
-					r.Offset, len(o.log[p])-1))
-				o.report.PastUnstored++
+			if r.Topic == o.topic {
+				o.addRecord(r)
+			} else {
+				o.addCommit(r)
 			}
-			id := ""
-			for _, h := range r.Headers {
-				if h.Key == idHeader {
-					id = string(h.Value)
-				}
-			}
-			o.log[p] = append(o.log[p], id)
 		})
-		close(o.arrived)
-		o.arrived = make(chan struct{})
+		close(o.grown)
+		o.grown = make(chan struct{})
 		o.mu.Unlock()
 	}
 }
 
-func (o *Offsets) sample(ctx context.Context) {
-	ticker := time.NewTicker(sampleInterval)
-	defer ticker.Stop()
+func (o *Offsets) addRecord(r *kgo.Record) {
+	p := int(r.Partition)
+	if r.Offset != int64(len(o.log[p])) {
+		o.report.PastUnstored++
+		o.detail("%s/%d has a gap: offset %d follows %d", o.topic, p, r.Offset, len(o.log[p])-1)
+	}
+	id := ""
+	for _, h := range r.Headers {
+		if h.Key == idHeader {
+			id = string(h.Value)
+		}
+	}
+	o.log[p] = append(o.log[p], id)
+}
+
+// addCommit reads a record of the log of commits. Others than those of this group's offsets are
+// what Kafka stores of members, and other groups'.
+func (o *Offsets) addCommit(r *kgo.Record) {
+	const lastVersion = 1 // of keys that name an offset
+	if len(r.Key) < 2 || binary.BigEndian.Uint16(r.Key) > lastVersion || r.Value == nil {
+		return
+	}
+	var key kmsg.OffsetCommitKey
+	var value kmsg.OffsetCommitValue
+	if err := errors.Join(key.ReadFrom(r.Key), value.ReadFrom(r.Value)); err != nil {
+		o.report.Backwards++ // a commit that is not judged must not pass
+		o.detail("commit at offset %d: %v", r.Offset, err)
+		return
+	}
+	if key.Group != o.group || key.Topic != o.topic {
+		return
+	}
+	p := int(key.Partition)
+	o.report.Commits++
+	if before := o.committed[p]; value.Offset < before {
+		o.report.Backwards++
+		o.detail("%s/%d: committed offset %d after %d", o.topic, p, value.Offset, before)
+	}
+	o.committed[p] = max(o.committed[p], value.Offset)
+	// Kafka's time has no fractions of a millisecond, the database's has.
+	at := time.UnixMilli(value.CommitTimestamp + 1)
+	o.commits = append(o.commits, commit{p, value.Offset, at})
+}
+
+func (o *Offsets) detail(format string, args ...any) {
+	o.report.Details = append(o.report.Details, fmt.Sprintf(format, args...))
+}
+
+// judge checks every record below each committed offset, as of the moment of the commit.
+func (o *Offsets) judge(ctx context.Context) {
 	for {
-		select {
-		case <-ctx.Done():
+		c, ids, from, ok := o.next(ctx)
+		if !ok {
 			return
-		case <-ticker.C:
 		}
-		o.look(ctx)
+		passed, err := o.unstored(ctx, ids, c.partition, from, c.at)
+		for err != nil { // the database is down; a later query as of that moment gives the same result
+			select {
+			case <-time.After(retryInterval):
+			case <-ctx.Done():
+				return
+			}
+			passed, err = o.unstored(ctx, ids, c.partition, from, c.at)
+		}
+		o.mu.Lock()
+		o.checked[c.partition] = c.offset
+		o.report.PastUnstored += len(passed)
+		for _, i := range passed[:min(len(passed), 5)] {
+			o.detail("%s/%d: committed offset %d passed offset %d (%q), which was not stored then", o.topic, c.partition,
+				c.offset, from+i, ids[i])
+		}
+		o.mu.Unlock()
 	}
 }
 
-// Aside runs f while no sample is taken. A broker that was frozen reports old offsets until it
-// learns that another broker coordinates the group.
-func (o *Offsets) Aside(f func() error) error {
-	o.asking.Lock()
-	defer o.asking.Unlock()
-	return f()
-}
-
-// look takes one sample and checks it before the next is taken.
-func (o *Offsets) look(ctx context.Context) {
-	offsets, at, err := o.ask(ctx)
-	if err != nil {
-		return // the broker is down
-	}
-	o.mu.Lock()
-	o.report.Samples++
-	for partition, offset := range offsets {
-		before, known := o.committed[partition]
-		if known && offset < before {
-			o.report.Backwards++
-			o.report.Details = append(o.report.Details, fmt.Sprintf("%s/%d: committed offset %d after %d", o.topic, partition,
-				offset, before))
+// next waits for a commit with records that are not yet judged, and for the topic to be read as far
+// as that. It returns the IDs of these records and the first one's offset.
+func (o *Offsets) next(ctx context.Context) (c commit, ids []string, from int64, ok bool) {
+	for {
+		o.mu.Lock()
+		grown := o.grown
+		for len(o.commits) > 0 && o.commits[0].offset <= o.checked[o.commits[0].partition] {
+			o.commits = o.commits[1:]
 		}
-		if !known || offset > before {
-			o.committed[partition] = offset
+		if len(o.commits) > 0 {
+			c = o.commits[0]
+			from = o.checked[c.partition]
+			if log := o.log[c.partition]; int64(len(log)) >= c.offset {
+				o.commits = o.commits[1:]
+				o.mu.Unlock()
+				return c, log[from:c.offset], from, true
+			}
+		}
+		o.mu.Unlock()
+		select {
+		case <-grown:
+		case <-ctx.Done():
+			return commit{}, nil, 0, false
 		}
 	}
-	o.mu.Unlock()
-	for partition, offset := range offsets {
-		o.judge(ctx, partition, offset, at)
-	}
-}
-
-func (o *Offsets) ask(ctx context.Context) (offsets map[int]int64, at time.Time, err error) {
-	o.asking.Lock()
-	defer o.asking.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
-	defer cancel()
-	offsets, err = o.admin.Committed(ctx, o.group, o.topic)
-	return offsets, time.Now(), err
 }
 
 const storedQuery = `
@@ -158,49 +220,6 @@ UNION ALL
 SELECT u.position - 1 FROM unnest($1::text[]) WITH ORDINALITY AS u(id, position)
 WHERE u.id = '' AND NOT EXISTS (SELECT FROM inbox_rejected_messages r
 	WHERE r.topic = $3 AND r."partition" = $4 AND r.record_offset = $5 + u.position - 1 AND r.rejected_at <= $2)`
-
-// judge checks every record below a committed offset, as of the moment of the sample.
-func (o *Offsets) judge(ctx context.Context, partition int, offset int64, at time.Time) {
-	for {
-		o.mu.Lock()
-		from, have, arrived := o.checked[partition], int64(len(o.log[partition])), o.arrived
-		var ids []string
-		if have >= offset && offset > from {
-			ids = o.log[partition][from:offset]
-		}
-		o.mu.Unlock()
-		if offset <= from {
-			return
-		}
-		if ids == nil { // committed before the topic has been read this far
-			select {
-			case <-arrived:
-				continue
-			case <-ctx.Done():
-				return
-			}
-		}
-		passed, err := o.unstored(ctx, ids, partition, from, at)
-		if err != nil {
-			select { // the database is down; a later query as of that moment gives the same result
-			case <-time.After(sampleInterval):
-				continue
-			case <-ctx.Done():
-				return
-			}
-		}
-		o.mu.Lock()
-		o.checked[partition] = offset
-		o.report.PastUnstored += len(passed)
-		for _, i := range passed[:min(len(passed), 5)] {
-			o.report.Details = append(o.report.Details,
-				fmt.Sprintf("%s/%d: committed offset %d passed offset %d (%q), which was not stored then", o.topic, partition,
-					offset, from+i, ids[i]))
-		}
-		o.mu.Unlock()
-		return
-	}
-}
 
 func (o *Offsets) unstored(
 	ctx context.Context, ids []string, partition int, from int64, at time.Time,
@@ -223,13 +242,13 @@ func (o *Offsets) unstored(
 	return passed, rows.Err()
 }
 
-// Committed returns the sum of the highest committed offsets, and the topic's length as far as it
-// was read.
+// Committed returns the sum of the committed offsets whose records are judged, and the topic's
+// length as far as it was read.
 func (o *Offsets) Committed() (committed, length int64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for _, offset := range o.committed {
-		committed += max(offset, 0)
+	for _, offset := range o.checked {
+		committed += offset
 	}
 	for _, ids := range o.log {
 		length += int64(len(ids))
@@ -266,6 +285,6 @@ func (o *Offsets) Report() OffsetReport {
 func (o *Offsets) Stop() OffsetReport {
 	o.cancel()
 	o.ended.Wait()
-	o.tail.Close()
+	o.client.Close()
 	return o.Report()
 }
