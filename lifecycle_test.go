@@ -214,3 +214,42 @@ func TestStartAndStopEachLogOneLine(t *testing.T) {
 		}
 	})
 }
+
+// TestWaitingCallsEndWithTheirContexts proves that no call waits longer than its caller allows for another that hangs.
+func TestWaitingCallsEndWithTheirContexts(t *testing.T) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
+		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(nothing("h")))
+		pool, err := d.DB.DB()
+		require.NoError(t, err)
+		pool.SetMaxOpenConns(1)
+		taken, err := pool.Conn(t.Context())
+		require.NoError(t, err)
+		hangs := func(call func(context.Context) error) (result chan error) {
+			waited := pool.Stats().WaitCount
+			result = make(chan error, 1)
+			go func() { result <- call(context.Background()) }()
+			inboxtest.Eventually(t, func() bool { return pool.Stats().WaitCount > waited }, "it waits for a connection")
+			return result
+		}
+		accept := func(ctx context.Context) error {
+			_, err := ib.Accept(ctx, inboxtest.Message("1"))
+			return err
+		}
+		short := func() context.Context {
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+			t.Cleanup(cancel)
+			return ctx
+		}
+		check := hangs(accept)
+		require.ErrorIs(t, accept(short()), context.DeadlineExceeded)
+		require.Empty(t, check, "the first still waits")
+		start := hangs(ib.Start)
+		require.ErrorIs(t, ib.Stop(short()), context.DeadlineExceeded)
+		require.ErrorIs(t, ib.Start(short()), context.DeadlineExceeded)
+		require.Empty(t, start)
+		require.NoError(t, taken.Close())
+		require.NoError(t, <-check)
+		require.NoError(t, <-start)
+		require.NoError(t, ib.Stop(t.Context()))
+	})
+}

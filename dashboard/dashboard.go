@@ -55,8 +55,8 @@ func New(o *ops.Ops, configure ...func(o *Options)) (*Dashboard, error) {
 	if o == nil {
 		return nil, errors.New("dashboard: the *ops.Ops is nil: see Inbox.Ops or ops.New")
 	}
-	d := &Dashboard{opts: defaults(), ops: o, samples: samples{sem: make(chan struct{}, 1)},
-		groupings: groupingCache{sem: make(chan struct{}, 1)}, denying: make(chan struct{}, maxDenying)}
+	d := &Dashboard{opts: defaults(), ops: o, samples: samples{asking: routine.NewLock()},
+		groupings: groupingCache{asking: routine.NewLock()}, denying: make(chan struct{}, maxDenying)}
 	for _, set := range configure {
 		if set != nil {
 			set(&d.opts)

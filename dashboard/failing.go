@@ -14,6 +14,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/cleanup"
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/ops"
 )
@@ -143,8 +144,7 @@ type groupingCache struct {
 	last map[string]grouping
 	// forgotten counts calls of forget. A grouping that began before the latest call is not stored.
 	forgotten int
-	// sem is a one-slot semaphore, as in samples: one request groups while others wait.
-	sem chan struct{}
+	asking    routine.Lock // as in samples
 }
 
 type grouping struct {
@@ -155,12 +155,10 @@ type grouping struct {
 // failures groups the failures that match, or returns a stored grouping of the filter's name that is still valid.
 func (d *Dashboard) failures(ctx context.Context, name string, filter ops.Filter) (ops.Failures, error) {
 	c := &d.groupings
-	select {
-	case c.sem <- struct{}{}:
-		defer func() { <-c.sem }()
-	case <-ctx.Done():
-		return ops.Failures{}, fmt.Errorf("wait for the failures of another request: %w", ctx.Err())
+	if err := c.asking.Acquire(ctx); err != nil {
+		return ops.Failures{}, fmt.Errorf("wait for the failures of another request: %w", err)
 	}
+	defer c.asking.Release()
 	began := time.Now()
 	c.mu.Lock()
 	known, ok := c.last[name]

@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/ops"
 )
 
@@ -51,19 +52,16 @@ type samples struct {
 	// taken is when last was taken, by the dashboard's clock.
 	taken time.Time
 
-	// sem is a one-slot semaphore: one request queries the database while the others wait for its result.
-	sem chan struct{}
+	asking routine.Lock // one request queries the database while the others wait for its result
 }
 
 // overview returns an overview that is at most sharedFor old. A new one is stored as a sample.
 func (d *Dashboard) overview(ctx context.Context) (ops.Overview, error) {
 	s := &d.samples
-	select {
-	case s.sem <- struct{}{}:
-		defer func() { <-s.sem }()
-	case <-ctx.Done():
-		return ops.Overview{}, fmt.Errorf("wait for the overview of another request: %w", ctx.Err())
+	if err := s.asking.Acquire(ctx); err != nil {
+		return ops.Overview{}, fmt.Errorf("wait for the overview of another request: %w", err)
 	}
+	defer s.asking.Release()
 	now := d.clock.Now()
 	s.mu.Lock()
 	last, taken := s.last, s.taken

@@ -97,8 +97,8 @@ type Engine struct {
 	logSummaries routine.Loop // writes summaries of the log lines that the limiter has suppressed, while started
 
 	again        again
-	shutdownOnce sync.Once  // by EndApplication
-	lifecycle    sync.Mutex // held by Start and Stop throughout
+	shutdownOnce sync.Once    // by EndApplication
+	lifecycle    routine.Lock // held by Start and Stop throughout
 	mu           sync.Mutex
 	started      bool
 	consumers    []*kafkaconsumer.Consumer // of the current run
@@ -107,10 +107,10 @@ type Engine struct {
 // New builds an engine. Nothing runs and nothing is read before Start. Check must have found nothing.
 func New(cfg Config) (*Engine, error) {
 	cfg.Limits.PoisonWindow = max(5*time.Minute, cfg.SampleInterval)
-	e := &Engine{cfg: cfg, counters: cfg.counters()}
+	e := &Engine{cfg: cfg, counters: cfg.counters(), lifecycle: routine.NewLock()}
 	e.log, e.logLimit = logging.Limit(cfg.Logger, cfg.Redactor)
 	e.log = e.log.With(zap.String(telemetry.FieldInbox, cfg.Name))
-	e.tables, e.sampler = &tables{e: e}, &sampler{e: e}
+	e.tables, e.sampler = &tables{e: e, lock: routine.NewLock()}, &sampler{e: e}
 	var err error
 	if e.memories, err = cfg.newMemories(e.log); err != nil {
 		return nil, err

@@ -17,8 +17,10 @@ import (
 
 // Start checks the schema (or migrates), then starts everything, see the root package's Start.
 func (e *Engine) Start(ctx context.Context) error {
-	e.lifecycle.Lock()
-	defer e.lifecycle.Unlock()
+	if err := e.lifecycle.Acquire(ctx); err != nil {
+		return fmt.Errorf("wait for another start or stop: %w", err)
+	}
+	defer e.lifecycle.Release()
 	if e.started {
 		return nil
 	}
@@ -96,8 +98,10 @@ func (e *Engine) startAll(ctx context.Context) error {
 
 // Stop ends everything in reverse order, see the root package's Stop.
 func (e *Engine) Stop(ctx context.Context) error {
-	e.lifecycle.Lock()
-	defer e.lifecycle.Unlock()
+	if err := e.lifecycle.Acquire(ctx); err != nil {
+		return fmt.Errorf("wait for another start or stop: %w", err)
+	}
+	defer e.lifecycle.Release()
 	if !e.started {
 		return e.processor.Stop(ctx)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -18,13 +19,13 @@ import (
 type tables struct {
 	e *Engine
 
-	mu      sync.Mutex  // held during check
-	checked atomic.Bool // by Start, or by the first call without Start
-	id      string      // identity of the tables; set before checked
-	pools   sync.Map    // weak.Pointer[sql.DB] of other pools whose transactions lead to these tables
+	lock    routine.Lock // held during check
+	checked atomic.Bool  // by Start, or by the first call without Start
+	id      string       // identity of the tables; set before checked
+	pools   sync.Map     // weak.Pointer[sql.DB] of other pools whose transactions lead to these tables
 }
 
-// check queries the database. The caller holds t.mu.
+// check queries the database. The caller holds the lock.
 func (t *tables) check(ctx context.Context) error {
 	if err := models.CheckSchema(ctx, t.e.cfg.DB, t.e.cfg.Naming, t.e.cfg.Name); err != nil {
 		return err
@@ -49,20 +50,24 @@ func (t *tables) ready(ctx context.Context) error {
 	if t.checked.Load() {
 		return nil
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, t.e.cfg.Processor.StatementTimeout)
+	defer cancel()
+	if err := t.lock.Acquire(ctx); err != nil {
+		return fmt.Errorf("wait for another check of the tables: %w", err)
+	}
+	defer t.lock.Release()
 	if t.checked.Load() {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, t.e.cfg.Processor.StatementTimeout)
-	defer cancel()
 	return t.check(ctx)
 }
 
 // checkAtStart checks the tables again, as each Start does.
 func (t *tables) checkAtStart(ctx context.Context) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	if err := t.lock.Acquire(ctx); err != nil {
+		return fmt.Errorf("wait for another check of the tables: %w", err)
+	}
+	defer t.lock.Release()
 	return t.check(ctx)
 }
 

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
@@ -28,15 +29,15 @@ type Lease struct {
 	timeout time.Duration
 	now     func() time.Time
 
-	sem       chan struct{} // held by the goroutine that sends a statement
-	released  bool          // guarded by sem
-	mayBeOurs bool          // guarded by sem: the lease may be ours, also when the last response was lost
+	lock      routine.Lock // held by the goroutine that sends a statement
+	released  bool         // guarded by lock
+	mayBeOurs bool         // guarded by lock: the lease may be ours, also when the last response was lost
 }
 
 // New returns a lease of owner, a UUID, that lasts ttl from each Acquire. No statement takes longer than timeout.
 // Nothing is sent yet. The clock is only used on SQLite: PostgreSQL judges leases by its own (contract 3.5).
 func New(st Store, name, owner string, ttl, timeout time.Duration, now func() time.Time) *Lease {
-	return &Lease{store: st, name: name, owner: owner, ttl: ttl, timeout: timeout, now: now, sem: make(chan struct{}, 1)}
+	return &Lease{store: st, name: name, owner: owner, ttl: ttl, timeout: timeout, now: now, lock: routine.NewLock()}
 }
 
 // Acquire takes or renews the lease and reports whether the owner holds it now. After an error that is unknown.
@@ -83,13 +84,11 @@ func (l *Lease) Release(ctx context.Context) error {
 func (l *Lease) serialized(ctx context.Context, do func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
-	select {
-	case l.sem <- struct{}{}:
-		defer func() { <-l.sem }()
-		return do(ctx)
-	case <-ctx.Done():
-		return fmt.Errorf("lease %q: %w", l.name, ctx.Err())
+	if err := l.lock.Acquire(ctx); err != nil {
+		return fmt.Errorf("lease %q: %w", l.name, err)
 	}
+	defer l.lock.Release()
+	return do(ctx)
 }
 
 // errTaken ends a hold because another owner has taken over.

@@ -31,3 +31,27 @@ func (s Signal) Notify() {
 	default:
 	}
 }
+
+// Lock is a mutex whose waiters end with their context. Make it with NewLock.
+type Lock chan struct{}
+
+// NewLock returns a lock that no one holds.
+func NewLock() Lock { return make(Lock, 1) }
+
+// Acquire waits for the lock. It acquires a free lock even if ctx has ended.
+func (l Lock) Acquire(ctx context.Context) error {
+	select {
+	case l <- struct{}{}:
+		return nil
+	default:
+	}
+	select {
+	case l <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Release gives the lock back.
+func (l Lock) Release() { <-l }

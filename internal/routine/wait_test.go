@@ -34,3 +34,15 @@ func TestUnreceivedNotificationsAreMerged(t *testing.T) {
 	s.Notify()
 	<-s
 }
+
+func TestWaitForALockEndsWithItsContext(t *testing.T) {
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	l := routine.NewLock()
+	require.NoError(t, l.Acquire(ended), "a free lock")
+	require.ErrorIs(t, l.Acquire(ended), context.Canceled)
+	acquired := make(chan error)
+	go func() { acquired <- l.Acquire(t.Context()) }()
+	l.Release()
+	require.NoError(t, <-acquired)
+}
