@@ -45,11 +45,11 @@ test-more: ## what takes longer: the browser, the release, other connections, SQ
 # starve. Four tests of each: most of them wait. SQLite translated from C is compiled
 # without -race, and what calls it without checks of pointers: they would take more
 # than half of the time of tests that use it, and a race in it is not ours. The longest
-# packages of the first module begin first: at its end none is alone.
-LONGEST := processor internal/store/postgres
+# packages of a module begin first: at its end none is alone.
+LONGEST := processor internal/store/postgres kafka
 
 # What test-more runs, and a plain `make test` does not.
-MORE := integration/(connections|dashboard|maketest|mutants)|examples/(minimal|once|payments|quickstart|shop|transfers)|tools/release
+MORE := integration/(connections|dashboard|endtoend|maketest|mutants)|examples/(minimal|once|payments|quickstart|shop|transfers)|tools/release
 ifeq ($(PACKAGES),./...)
 CHOSEN = $$(go list ./... | grep -vE '/($(MORE))$$')
 else

@@ -331,6 +331,7 @@ func TestExclusiveWorkerWithoutTheLockIsHealthy(t *testing.T) {
 			o.Processor.Mode = processor.ModeExclusive
 			o.Processor.Concurrency = 1
 			o.Processor.Prefetch = 0
+			o.Processor.StopBudget = 100 * time.Millisecond // its handlers wait to be cancelled
 		}),
 			inboxtest.Handlers(inboxtest.Do("h", b.handle))}
 		active, clock := watchedInbox(t, d, alone...)
