@@ -51,7 +51,7 @@ LONGEST := processor internal/store/postgres kafka
 # What test-more runs, and a plain `make test` does not.
 MORE := integration/(connections|dashboard|endtoend|maketest|mutants)|examples/(minimal|once|payments|quickstart|shop|transfers)|tools/release
 ifeq ($(PACKAGES),./...)
-CHOSEN = $$(go list ./... | grep -vE '/($(MORE))$$')
+CHOSEN = $$(for p in $(LONGEST); do if [ -d $$p ]; then echo ./$$p; fi; done) $$(go list ./... | grep -vE '/($(MORE))$$')
 else
 CHOSEN = $(PACKAGES)
 endif
@@ -59,7 +59,7 @@ TESTED := go test -json -race -gcflags='modernc.org/...=-d=checkptr=0' -gcflags=
 
 .PHONY: test-here
 test-here: $(BIN)/testreport
-	@set -eu -o pipefail; { $(call in_modules,$(TESTED) $$(for p in $(LONGEST); do if [ -d $$p ]; then echo ./$$p; fi; done) $(CHOSEN)); } | $(BIN)/testreport
+	@set -eu -o pipefail; { $(call in_modules,$(TESTED) $(CHOSEN)); } | $(BIN)/testreport
 
 # Most tests of behaviour run on PostgreSQL alone above: here they run on SQLite with GORM's default
 # driver, which is in C, without -race.

@@ -20,7 +20,7 @@ var hidden = []string{"redis-server", "pgbouncer", "chromium", "chromium-browser
 
 // small are the arguments for a run of one test for each of those programs.
 var small = []string{
-	"test", "MODULES=./integration", "LONGEST=", "PACKAGES=./kafka ./redisstore ./pooler ./dashboard",
+	"test", "MODULES=./integration", "PACKAGES=./kafka ./redisstore ./pooler ./dashboard",
 	"TEST_FLAGS=-run '^(TestNilAndEmptyStayDistinct|TestDocumentedRightsSuffice|TestListenWorksThroughSessionPooler|TestThemeIsSwitchedAndRemembered)$$'",
 }
 
