@@ -6,9 +6,11 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gorm-inbox/inbox/acceptor"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/engine"
+	"github.com/gorm-inbox/inbox/internal/problems"
 	"github.com/gorm-inbox/inbox/internal/registry"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
@@ -364,3 +366,153 @@ func registrations(inbox string, channels []*channel) []registry.Registration {
 	}
 	return all
 }
+
+// ChannelOptions are the options of an inbox that each of its channels may have for itself.
+type ChannelOptions struct {
+	// Acceptor says how to treat the channel's records that are no message for a handler. All channels that share IDs
+	// must have the same DifferingContent; it has no effect on Inline and Direct channels. BadRecords, HaltAtBadRecords
+	// and OnGap have none without a transport.
+	Acceptor acceptor.Options `yaml:",inline"`
+	// MaxRetries is processor.Options.MaxRetries for the channel's handlers without a handler.MaxRetries. Do not set it
+	// for a single handler.
+	MaxRetries int `yaml:"max_retries" env:"MAX_RETRIES"`
+	// PartitionConcurrency is how many partitions of this Inline or Direct channel may run a handler at once. Do not set
+	// it on an Inbox channel: there handler.Concurrency limits each handler (contract 7.6).
+	PartitionConcurrency int `yaml:"partition_concurrency" env:"PARTITION_CONCURRENCY"`
+}
+
+// ConfigureChannel sets options for this channel alone. set gets the inbox's options, in any order of declaration. A
+// bad value fails the start with an error that names channel and option, and so does an option that has no effect on
+// the channel. A nil set does nothing. Do not use it for a single handler: handler.MaxRetries and its siblings do
+// (contract 9).
+func ConfigureChannel(set func(o *ChannelOptions)) ChannelOption {
+	return func(c *channel) {
+		if set != nil {
+			c.configure = append(c.configure, set)
+		}
+	}
+}
+
+// ofChannels returns the options that a channel has unless it changes them.
+func (o Options) ofChannels() ChannelOptions {
+	return ChannelOptions{Acceptor: o.Acceptor, MaxRetries: o.Processor.MaxRetries,
+		PartitionConcurrency: o.PartitionConcurrency}
+}
+
+// setOptions gives the channel the inbox's options, and lets it change them.
+func (c *channel) setOptions(inbox Options) {
+	c.options = inbox.ofChannels()
+	for _, set := range c.configure {
+		set(&c.options)
+	}
+}
+
+// optionProblems returns the errors in the channel's own options. Options.Validate checks the values that equal the
+// inbox's.
+func (c *channel) optionProblems(cfg *config) error {
+	theirs, own := cfg.options.ofChannels(), c.options
+	var found []error
+	refuse := func(format string, args ...any) { found = append(found, fmt.Errorf(format, args...)) }
+	if own.Acceptor != theirs.Acceptor {
+		found = append(found, own.Acceptor.Validate())
+	}
+	if own.MaxRetries < 0 && own.MaxRetries != theirs.MaxRetries {
+		refuse("option MaxRetries = %d: must be 0 or more", own.MaxRetries)
+	}
+	if own.PartitionConcurrency < 1 && own.PartitionConcurrency != theirs.PartitionConcurrency {
+		refuse("option PartitionConcurrency = %d: must be 1 or more", own.PartitionConcurrency)
+	}
+	stores, consumes := c.mode == engine.Inbox, len(c.kafka) > 0
+	for _, option := range []struct {
+		name            string
+		changed, useful bool
+		need            string
+	}{
+		{"PartitionConcurrency", own.PartitionConcurrency != theirs.PartitionConcurrency, !stores, "inbox.Inline or inbox.Direct"},
+		{"DifferingContent", own.Acceptor.DifferingContent != theirs.Acceptor.DifferingContent, stores, "Inbox mode"},
+		{"BadRecords", own.Acceptor.BadRecords != theirs.Acceptor.BadRecords, consumes, "inbox.Kafka"},
+		{"HaltAtBadRecords", own.Acceptor.HaltAtBadRecords != theirs.Acceptor.HaltAtBadRecords, consumes, "inbox.Kafka"},
+		{"OnGap", own.Acceptor.OnGap != theirs.Acceptor.OnGap, consumes, "inbox.Kafka"},
+	} {
+		if option.changed && !option.useful && !cfg.channelOpen(c) {
+			refuse("option %s of inbox.ConfigureChannel needs %s: leave it out", option.name, option.need)
+		}
+	}
+	for _, other := range cfg.channels {
+		if other.name < c.name && other.idNamespace() == c.idNamespace() && !cfg.channelOpen(c) && !cfg.channelOpen(other) &&
+			other.options.Acceptor.DifferingContent != own.Acceptor.DifferingContent {
+			refuse("option DifferingContent = %q: must be that of channel %q (%q), with which it shares its IDs",
+				own.Acceptor.DifferingContent, other.name, other.options.Acceptor.DifferingContent)
+		}
+	}
+	return problems.Prefix(fmt.Sprintf("channel %q: ", c.name), errors.Join(found...))
+}
+
+// validateKafka returns what is wrong with the channels' transports.
+func (cfg *config) validateKafka() error {
+	var all []error
+	for _, c := range cfg.channels {
+		policy := c.options.Acceptor.BadRecords
+		for _, k := range c.kafka {
+			err := k.Validate()
+			switch {
+			case cfg.channelOpen(c):
+			case policy == acceptor.BadRecordDeadLetter && k.DeadLetterTopic == "":
+				err = errors.Join(err,
+					fmt.Errorf("option DeadLetterTopic is empty: must be a topic with BadRecords %s",
+						policy))
+			case policy != acceptor.BadRecordDeadLetter && k.DeadLetterTopic != "" && !k.PublishPoisoned:
+				err = errors.Join(err,
+					fmt.Errorf("option DeadLetterTopic = %q: must be empty while BadRecords is %s and PublishPoisoned is off",
+						k.DeadLetterTopic, policy))
+			}
+			all = append(all, problems.Prefix(fmt.Sprintf("channel %q: ", c.name), err))
+		}
+	}
+	return errors.Join(all...)
+}
+
+// membership is a channel's consumer group.
+type membership struct {
+	inbox, channel string
+	kafka          kafkaconsumer.Config
+}
+
+// memberships lists an inbox's consumer groups for checkGroups.
+func memberships(inbox string, channels []*channel) []membership {
+	var all []membership
+	for _, c := range channels {
+		for _, cfg := range c.kafka {
+			all = append(all, membership{inbox, c.name, cfg})
+		}
+	}
+	return all
+}
+
+// checkGroups refuses two channels of one process in one consumer group: Kafka would give each partition to only one of
+// them, and the other's handlers would never see its records. Groups are in one cluster if they share a broker. The
+// error joins all pairs in a fixed order.
+func checkGroups(all []membership) error {
+	all = slices.Clone(all)
+	slices.SortStableFunc(all, func(a, b membership) int { return strings.Compare(a.inbox, b.inbox) })
+	var problems []error
+	for i, a := range all {
+		for _, b := range all[i+1:] {
+			shared := slices.ContainsFunc(a.kafka.Brokers, func(broker string) bool {
+				return slices.Contains(b.kafka.Brokers, broker)
+			})
+			sameChannel := a.inbox == b.inbox && a.channel == b.channel // Kafka declared twice, which validateChannels reports
+			if shared && !sameChannel && a.kafka.GroupID == b.kafka.GroupID {
+				problems = append(problems,
+					fmt.Errorf("channel %q of inbox %q and channel %q of inbox %q have the same GroupID %q: each must have its own, or either would get the records of some partitions only",
+						a.channel, a.inbox, b.channel, b.inbox, a.kafka.GroupID))
+			}
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// exitHalted is the application's exit code after ShutdownOnHalt.
+const exitHalted = 1
+
+var errNoShutdown = errors.New("option ShutdownOnHalt requires Fx: use OnHalt of kafkaconsumer.Config to end the application")
