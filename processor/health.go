@@ -165,7 +165,5 @@ func (b *Backlog) add(of store.Backlog) {
 	b.Due, b.Waiting, b.Processing, b.Poisoned = b.Due+of.Due, b.Waiting+of.Waiting, b.Processing+of.Processing,
 		b.Poisoned+of.Poisoned
 	b.Capped = b.Capped || of.Capped
-	if !of.OldestDue.IsZero() && (b.OldestDue.IsZero() || of.OldestDue.Before(b.OldestDue)) {
-		b.OldestDue = of.OldestDue
-	}
+	b.OldestDue = earlier(b.OldestDue, of.OldestDue)
 }

@@ -41,9 +41,7 @@ func (w *wakeup) wake(keys ...string) {
 // at says that a status comes due at that time.
 func (w *wakeup) at(due time.Time) {
 	w.mu.Lock()
-	if w.due.IsZero() || due.Before(w.due) {
-		w.due = due
-	}
+	w.due = earlier(w.due, due)
 	w.mu.Unlock()
 	w.signal.Notify()
 }
