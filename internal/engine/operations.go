@@ -120,8 +120,7 @@ func (l live) Wake(handlerKeys ...string) {
 		}
 	}
 	if len(primary) > 0 { // without keys Wake would wake all
-		slices.Sort(primary)
-		l.e.processor.Wake(slices.Compact(primary)...)
+		l.e.processor.Wake(primary...)
 	}
 }
 
