@@ -189,13 +189,9 @@ func (d *drain) readPauses(ctx context.Context) error {
 	if time.Since(d.paused) < d.p.opts.HeartbeatInterval {
 		return nil
 	}
-	stmt, cancel := context.WithTimeout(ctx, d.p.opts.StatementTimeout)
-	defer cancel()
-	paused, err := d.p.store.Paused(stmt)
-	if err != nil {
+	if err := d.p.TakePaused(ctx); err != nil {
 		return fmt.Errorf("process pending: %w", err)
 	}
-	d.p.setPaused(paused)
 	d.paused = time.Now()
 	return nil
 }
