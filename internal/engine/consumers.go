@@ -15,7 +15,6 @@ import (
 	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/condition"
 	"github.com/gorm-inbox/inbox/internal/health"
-	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
@@ -200,14 +199,8 @@ const progressHeartbeats = 6
 func (e *Engine) recordProgressUntilStopped(ctx context.Context) {
 	failing := condition.New(e.log, e.cfg.Clock, zap.WarnLevel, "record of what partitions have caught up to",
 		"cleanup deletes later")
-	for routine.Sleep(ctx, progressHeartbeats*e.cfg.Processor.HeartbeatInterval) {
-		err := routine.Protect("recording progress", func() error { return e.writeProgress(ctx) })
-		if err == nil {
-			failing.End(nil)
-		} else if ctx.Err() == nil {
-			failing.Begin(nil, err)
-		}
-	}
+	interval := progressHeartbeats * e.cfg.Processor.HeartbeatInterval
+	repeat(ctx, interval, failing, "recording progress", func() error { return e.writeProgress(ctx) })
 }
 
 // lastProgressTimeout bounds the record at a stop.

@@ -251,10 +251,15 @@ func ranResults(ran []synchronous.Ran) []acceptor.Result {
 func (e *Engine) reAcceptRequestedUntilStopped(ctx context.Context) {
 	failing := condition.New(e.log, e.cfg.Clock, zap.WarnLevel, "reading requests to accept rejected messages again",
 		"they wait")
-	for routine.Sleep(ctx, e.cfg.Processor.HeartbeatInterval) {
-		err := routine.Protect("accepting rejected messages again", func() error {
-			return e.ops.ReAcceptRequested(ctx, e.cfg.channelNames())
-		})
+	repeat(ctx, e.cfg.Processor.HeartbeatInterval, failing, "accepting rejected messages again", func() error {
+		return e.ops.ReAcceptRequested(ctx, e.cfg.channelNames())
+	})
+}
+
+// repeat does work at intervals until ctx ends. failing is the condition that it fails, and what names it.
+func repeat(ctx context.Context, interval time.Duration, failing *condition.Condition, what string, work func() error) {
+	for routine.Sleep(ctx, interval) {
+		err := routine.Protect(what, work)
 		if err == nil {
 			failing.End(nil)
 		} else if ctx.Err() == nil {
