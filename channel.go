@@ -52,11 +52,7 @@ type ChannelOption func(*channel)
 func Channel(name string, opts ...ChannelOption) Option {
 	return func(cfg *config) {
 		c := &channel{name: name, values: cfg.values, injecting: cfg.injecting}
-		for _, o := range opts {
-			if o != nil {
-				o(c)
-			}
-		}
+		applyAll(opts, c)
 		cfg.injections = append(cfg.injections, c.injections...)
 		cfg.problems = append(cfg.problems, c.problems...)
 		cfg.channels = append(cfg.channels, c)

@@ -38,11 +38,7 @@ import (
 func Inline(opts ...InlineOption) ChannelOption {
 	return func(c *channel) {
 		c.markers = &inlineConfig{}
-		for _, o := range opts {
-			if o != nil {
-				o(c.markers)
-			}
-		}
+		applyAll(opts, c.markers)
 		c.setMode(engine.Inline)
 	}
 }

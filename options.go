@@ -297,11 +297,7 @@ func newConfig(name string, opts []Option) *config {
 func (cfg *config) apply(values map[*injection]injected) *config {
 	c := &config{name: cfg.name, declared: cfg.declared, withFx: cfg.withFx, feature: cfg.feature,
 		options: DefaultOptions(), values: values}
-	for _, o := range c.declared {
-		if o != nil {
-			o(c)
-		}
-	}
+	applyAll(c.declared, c)
 	c.subscribe()
 	if c.clock = c.options.Clock; c.clock == nil {
 		c.clock = clock.System{}
@@ -311,6 +307,15 @@ func (cfg *config) apply(values map[*injection]injected) *config {
 		channel.setOptions(c.options)
 	}
 	return c
+}
+
+// applyAll applies the options that are not nil.
+func applyAll[O ~func(T), T any](options []O, to T) {
+	for _, o := range options {
+		if o != nil {
+			o(to)
+		}
+	}
 }
 
 // validate returns everything that is wrong with the declaration, joined, each error with the inbox's name. It needs
