@@ -132,37 +132,33 @@ func (c *channel) namesIDs() bool {
 // no other channel's declaration changes which messages are its duplicates.
 func (c *channel) namespaceProblems(channels []*channel) []error {
 	var problems []error
+	refuse := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
 	if len(c.namespaces) > 1 {
-		problems = append(problems, fmt.Errorf("channel %q has inbox.IDNamespace twice", c.name))
+		refuse("channel %q has inbox.IDNamespace twice", c.name)
 	}
 	for _, name := range c.namespaces {
 		if !isName(name) {
-			problems = append(problems, fmt.Errorf("channel %q: inbox.IDNamespace %q is not %s", c.name, name, nameRule))
+			refuse("channel %q: inbox.IDNamespace %q is not %s", c.name, name, nameRule)
 		}
 		if c.mode == engine.Direct {
-			problems = append(problems,
-				fmt.Errorf("channel %q is in %s mode, where inbox.IDNamespace has nothing to share: leave it out", c.name, engine.Direct))
+			refuse("channel %q is in %s mode, where inbox.IDNamespace has nothing to share: leave it out", c.name, engine.Direct)
 			continue
 		}
 		for _, other := range channels {
 			switch {
 			case other == c, len(c.injections)+len(other.injections) > 0 && c.values == nil: // it may get a namespace
 			case other.name == name && len(other.namespaces) == 0:
-				problems = append(problems,
-					fmt.Errorf("channel %q shares the IDs of channel %q, which does not say so: give both inbox.IDNamespace(%q)",
-						c.name, name, name))
+				refuse("channel %q shares the IDs of channel %q, which does not say so: give both inbox.IDNamespace(%q)", c.name,
+					name, name)
 			case other.name == name && other.idNamespace() != name:
-				problems = append(problems,
-					fmt.Errorf("channel %q: inbox.IDNamespace is the name of channel %q, whose IDs are in namespace %q: give another",
-						c.name, name, other.idNamespace()))
+				refuse("channel %q: inbox.IDNamespace is the name of channel %q, whose IDs are in namespace %q: give another",
+					c.name, name, other.idNamespace())
 			case other.idNamespace() == name && c.mode == engine.Inline:
-				problems = append(problems,
-					fmt.Errorf("channel %q is in %s mode and has namespace %q in common with channel %q, but cannot share IDs: give it a namespace of its own",
-						c.name, engine.Inline, name, other.name))
+				refuse("channel %q is in %s mode and has namespace %q in common with channel %q, but cannot share IDs: give it a namespace of its own",
+					c.name, engine.Inline, name, other.name)
 			case other.idNamespace() == name && strings.HasPrefix(other.name, c.name+":") && c.namesIDs() && other.namesIDs():
-				problems = append(problems,
-					fmt.Errorf("channels %q and %q share namespace %q and begin their IDs with their names, so that %q could be an ID of both: rename one, or use another ID strategy",
-						c.name, other.name, name, other.name+":1"))
+				refuse("channels %q and %q share namespace %q and begin their IDs with their names, so that %q could be an ID of both: rename one, or use another ID strategy",
+					c.name, other.name, name, other.name+":1")
 			}
 		}
 	}
@@ -209,6 +205,7 @@ func AllowConsumeWithoutInbox() ChannelOption { return func(c *channel) { c.with
 // validateModes returns what the channels' delivery modes do not support.
 func (cfg *config) validateModes(subscriptions []registry.Subscription) error {
 	var problems []error
+	refuse := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
 	modes := map[string]engine.Mode{} // of the channels whose mode is known
 	for _, c := range cfg.channels {
 		if !(cfg.incomplete() && len(c.injections) > 0) {
@@ -218,19 +215,16 @@ func (cfg *config) validateModes(subscriptions []registry.Subscription) error {
 			continue
 		}
 		if len(c.declaredModes) > 1 {
-			problems = append(problems,
-				fmt.Errorf("channel %q has several delivery modes %v: declare one of inbox.Inline and inbox.Direct, once", c.name,
-					c.declaredModes))
+			refuse("channel %q has several delivery modes %v: declare one of inbox.Inline and inbox.Direct, once", c.name,
+				c.declaredModes)
 		}
 		if len(c.kafka) == 0 && !(cfg.incomplete() && len(c.injections) > 0) {
-			problems = append(problems,
-				fmt.Errorf("channel %q is in %s mode and has no transport: declare inbox.Kafka, or leave inbox.%[2]s out", c.name,
-					c.mode))
+			refuse("channel %q is in %s mode and has no transport: declare inbox.Kafka, or leave inbox.%[2]s out", c.name,
+				c.mode)
 		}
 		if cfg.options.ConsumeChannelInboxRequirement == RequirementFail && !c.withoutInbox && !cfg.optionsOpen() {
-			problems = append(problems,
-				fmt.Errorf("channel %q consumes in %s mode, and option ConsumeChannelInboxRequirement is %s: use the inbox, or declare inbox.AllowConsumeWithoutInbox",
-					c.name, c.mode, RequirementFail))
+			refuse("channel %q consumes in %s mode, and option ConsumeChannelInboxRequirement is %s: use the inbox, or declare inbox.AllowConsumeWithoutInbox",
+				c.name, c.mode, RequirementFail)
 		}
 		if c.markers != nil {
 			problems = append(problems, c.markerProblems(cfg)...)
@@ -242,8 +236,8 @@ func (cfg *config) validateModes(subscriptions []registry.Subscription) error {
 			continue
 		}
 		for _, option := range unsupportedOptions(s.Handler, mode) {
-			problems = append(problems, fmt.Errorf("channel %q, type %q, handler %q: %s is not supported in %s mode", s.Channel,
-				s.Type, s.Handler.Key(), option, mode))
+			refuse("channel %q, type %q, handler %q: %s is not supported in %s mode", s.Channel, s.Type, s.Handler.Key(), option,
+				mode)
 		}
 	}
 	return errors.Join(problems...)
@@ -278,11 +272,12 @@ func unsupportedOptions(h *handler.Handler, mode engine.Mode) []string {
 // validateKafka the transports.
 func (cfg *config) validateChannels() error {
 	var problems []error
+	refuse := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
 	if len(cfg.channels) == 0 && len(cfg.added) == 0 && !(cfg.incomplete() && (cfg.extended || cfg.injects)) {
 		if cfg.feature {
-			problems = append(problems, errors.New("inbox.Extend has no channels and no handlers"))
+			refuse("inbox.Extend has no channels and no handlers")
 		} else {
-			problems = append(problems, errors.New("it has no channels: declare them with inbox.Channel"))
+			refuse("it has no channels: declare them with inbox.Channel")
 		}
 	}
 	for _, a := range cfg.added {
@@ -294,15 +289,13 @@ func (cfg *config) validateChannels() error {
 		for _, s := range c.subscriptions {
 			switch {
 			case s.spec == nil:
-				problems = append(problems, fmt.Errorf("channel %q, type %q: a handler is nil", c.name, s.typ))
+				refuse("channel %q, type %q: a handler is nil", c.name, s.typ)
 			case s.spec.graph != nil && !cfg.withFx:
-				problems = append(problems,
-					fmt.Errorf("channel %q, type %q, handler %q: it comes from the Fx graph (%s); without Fx use inbox.Func or inbox.Tx",
-						c.name, s.typ, s.spec.key, s.spec.graph.typ))
+				refuse("channel %q, type %q, handler %q: it comes from the Fx graph (%s); without Fx use inbox.Func or inbox.Tx",
+					c.name, s.typ, s.spec.key, s.spec.graph.typ)
 			case s.spec.graph != nil && s.injected:
-				problems = append(problems,
-					fmt.Errorf("channel %q, type %q, handler %q: inbox.From within inbox.Inject: take the %s as a parameter, and use inbox.Func or inbox.Tx",
-						c.name, s.typ, s.spec.key, s.spec.graph.typ))
+				refuse("channel %q, type %q, handler %q: inbox.From within inbox.Inject: take the %s as a parameter, and use inbox.Func or inbox.Tx",
+					c.name, s.typ, s.spec.key, s.spec.graph.typ)
 			}
 		}
 	}
@@ -311,17 +304,17 @@ func (cfg *config) validateChannels() error {
 		problems = append(problems, c.namespaceProblems(cfg.channels)...)
 		problems = append(problems, c.optionProblems(cfg))
 		if !isName(c.name) {
-			problems = append(problems, fmt.Errorf("channel %q: the name is not %s", c.name, nameRule))
+			refuse("channel %q: the name is not %s", c.name, nameRule)
 		}
 		if seen[c.name] {
-			problems = append(problems, fmt.Errorf("channel %q is declared twice", c.name))
+			refuse("channel %q is declared twice", c.name)
 		}
 		seen[c.name] = true
 		if len(c.kafka) > 1 {
-			problems = append(problems, fmt.Errorf("channel %q has inbox.Kafka twice: list all topics in one", c.name))
+			refuse("channel %q has inbox.Kafka twice: list all topics in one", c.name)
 		}
 		if len(c.subscriptions) == 0 && !cfg.handlersOpen(c) {
-			problems = append(problems, fmt.Errorf("channel %q has no handlers: declare them with inbox.On", c.name))
+			refuse("channel %q has no handlers: declare them with inbox.On", c.name)
 		}
 	}
 	return errors.Join(problems...)
