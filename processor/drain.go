@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -319,13 +320,7 @@ func (d *drain) writes() bool {
 
 // until returns when the first claim of a drain's group counts as stuck.
 func (g *group) until() time.Time {
-	until := g.tasks[0].until
-	for _, t := range g.tasks {
-		if t.until.Before(until) {
-			until = t.until
-		}
-	}
-	return until
+	return slices.MinFunc(g.tasks, func(a, b *task) int { return a.until.Compare(b.until) }).until
 }
 
 // within limits a group to the time before its claims count as stuck. Calls that run one after the other share that

@@ -3,6 +3,7 @@ package processor
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -87,9 +88,7 @@ func (p *Processor) Health() Health {
 	}
 	p.health.mu.Lock()
 	defer p.health.mu.Unlock()
-	for key, n := range p.health.ignored {
-		h.Stuck[key] = n
-	}
+	maps.Copy(h.Stuck, p.health.ignored)
 	return h
 }
 

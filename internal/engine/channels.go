@@ -240,10 +240,7 @@ func (cfg *Config) channelMemories(
 	for _, key := range c.HandlerKeys {
 		h, _ := cfg.Registry.Lookup(key)
 		declared := c.Markers.Of(key)
-		store := channelStore
-		if declared.Store != nil {
-			store = declared.Store
-		}
+		store := cmp.Or(declared.Store, channelStore)
 		m, err := synchronous.NewMemory(cfg.DB, store, h, c.receiverOptions(log), declared.Opts)
 		if err != nil {
 			errs = append(errs, err)

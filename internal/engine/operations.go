@@ -66,8 +66,7 @@ func (l live) AcceptRejected(
 	case errors.As(err, new(*synchronous.PausedError)):
 		return nil, fmt.Errorf("%w: %w", ops.ErrPaused, err)
 	}
-	var stillBad *handler.StillBadError
-	if err != nil && !errors.As(err, &stillBad) {
+	if err != nil && !errors.As(err, new(*handler.StillBadError)) {
 		err = badInput(err)
 	}
 	return acceptedOf(results), err
@@ -75,8 +74,7 @@ func (l live) AcceptRejected(
 
 // badInput marks an error in the message as the operator's, to distinguish it from the database's errors.
 func badInput(err error) error {
-	var invalid *acceptor.InvalidError
-	if errors.As(err, &invalid) {
+	if errors.As(err, new(*acceptor.InvalidError)) {
 		return fmt.Errorf("%w: %w", ops.ErrBadInput, err)
 	}
 	return err

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -310,10 +311,7 @@ func partitionsOf(consumers []kafkaconsumer.Health) []telemetry.PartitionSample 
 
 // timeoutOf returns how long a call of the handler may take, 0 for no limit.
 func (e *Engine) timeoutOf(h *handler.Handler) time.Duration {
-	if own := h.Timeout(); own > 0 {
-		return own
-	}
-	return e.cfg.Processor.HandlerTimeout
+	return cmp.Or(h.Timeout(), e.cfg.Processor.HandlerTimeout)
 }
 
 // oldestRunning returns the start of each handler's oldest running call, zero if none runs.
