@@ -289,10 +289,6 @@ type Clock = clock.Clock
 
 var validName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$`)
 
-func newConfig(name string, opts []Option) *config {
-	return (&config{name: name, declared: opts}).apply(nil)
-}
-
 // apply returns the declaration with its options applied. values come from the Fx graph, nil while it is not known.
 func (cfg *config) apply(values map[*injection]injected) *config {
 	c := &config{name: cfg.name, declared: cfg.declared, withFx: cfg.withFx, feature: cfg.feature,

@@ -444,12 +444,10 @@ func (a *Acceptor) tracedRecords(
 	})
 }
 
-func notTimed(error) {}
-
 // timed measures how long it takes to persist a plan. Call the returned function with the error of that.
 func (a *Acceptor) timed(ctx context.Context, p *plan) func(error) {
 	if !a.cfg.Instruments.TimesAccepts(ctx) {
-		return notTimed
+		return func(error) {}
 	}
 	channel := ""
 	for i, row := range p.rows {

@@ -152,12 +152,9 @@ func (c *claimer) nextDue(ctx context.Context, handlers []*handler.Handler, at t
 	}
 	stmt, cancel := context.WithTimeout(ctx, c.opts.StatementTimeout)
 	defer cancel()
-	due, ok, err := c.store.NextDue(stmt, keys, at)
+	due, _, err := c.store.NextDue(stmt, keys, at)
 	if err != nil {
 		return time.Time{}, fmt.Errorf("find the next due status: %w", err)
-	}
-	if !ok {
-		return time.Time{}, nil
 	}
 	return due, nil
 }

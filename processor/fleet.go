@@ -325,13 +325,9 @@ func (p *Processor) drainRow() store.Worker {
 
 // row returns the fields that all rows of this program share.
 func (p *Processor) row() store.Worker {
-	return store.Worker{Host: hostname(), PID: os.Getpid(), HandlerKeys: p.registry.Keys(), Namespaces: p.namespaces}
-}
-
-func hostname() string {
 	host, err := os.Hostname()
 	if err != nil {
-		return "unknown"
+		host = "unknown"
 	}
-	return host
+	return store.Worker{Host: host, PID: os.Getpid(), HandlerKeys: p.registry.Keys(), Namespaces: p.namespaces}
 }

@@ -88,12 +88,7 @@ func acceptedOf(results []acceptor.Result) []ops.Accepted {
 	return accepted
 }
 
-func (l live) Cleanup(ctx context.Context) (handler.Deleted, error) {
-	if err := l.e.tables.ready(ctx); err != nil {
-		return handler.Deleted{}, err
-	}
-	return l.e.cleaner.Clean(ctx)
-}
+func (l live) Cleanup(ctx context.Context) (handler.Deleted, error) { return l.e.Cleanup(ctx) }
 
 func (l live) Subscription(key string) (ops.Subscription, error) {
 	s, known := l.e.cfg.Registry.Subscription(key)
