@@ -447,9 +447,7 @@ func (cfg *config) validateKafka() error {
 			switch {
 			case cfg.channelOpen(c):
 			case policy == acceptor.BadRecordDeadLetter && k.DeadLetterTopic == "":
-				err = errors.Join(err,
-					fmt.Errorf("option DeadLetterTopic is empty: must be a topic with BadRecords %s",
-						policy))
+				err = errors.Join(err, fmt.Errorf("option DeadLetterTopic is empty: must be a topic with BadRecords %s", policy))
 			case policy != acceptor.BadRecordDeadLetter && k.DeadLetterTopic != "" && !k.PublishPoisoned:
 				err = errors.Join(err,
 					fmt.Errorf("option DeadLetterTopic = %q: must be empty while BadRecords is %s and PublishPoisoned is off",

@@ -57,8 +57,7 @@ func Module(name string, opts ...Option) fx.Option {
 			fx.Annotate(newModuleDB, fx.ParamTags(nameTag(cfg.dbName())), fx.ResultTags(nameTag(cfg.dbLabel()))),
 			fx.Annotate(newModuleResult, fx.ParamTags(named, group, named, nameTag(cfg.dbLabel())), fx.ResultTags(named)),
 		),
-		fx.Provide(newApplication, fx.Private),
-		cfg.claim(), cfg.provideValues(), cfg.requireDeclared(),
+		fx.Provide(newApplication, fx.Private), cfg.claim(), cfg.provideValues(), cfg.requireDeclared(),
 		fx.Invoke(fx.Annotate(requireGraph[moduleDB], fx.ParamTags(nameTag(cfg.dbLabel()))),
 			fx.Annotate(checkModule, fx.ParamTags(named, groupTag(allModules))),
 			fx.Annotate(startModule, fx.ParamTags(named))))

@@ -168,12 +168,10 @@ func byTable(d handler.Deleted) []telemetry.Deletions {
 }
 
 func fieldsOf(d handler.Deleted) []zap.Field {
-	return []zap.Field{
-		zap.Int64(telemetry.FieldMessages, d.Messages), zap.Int64(telemetry.FieldStatuses, d.Statuses),
+	return []zap.Field{zap.Int64(telemetry.FieldMessages, d.Messages), zap.Int64(telemetry.FieldStatuses, d.Statuses),
 		zap.Int64(telemetry.FieldUnarchived, d.Unarchived), zap.Int64(telemetry.FieldMarkers, d.Markers),
 		zap.Int64(telemetry.FieldAudit, d.Audit), zap.Int64(telemetry.FieldRejected, d.Rejected),
-		zap.Int64(telemetry.FieldWorkers, d.Workers), zap.Int64(telemetry.FieldLeases, d.Leases),
-	}
+		zap.Int64(telemetry.FieldWorkers, d.Workers), zap.Int64(telemetry.FieldLeases, d.Leases)}
 }
 
 const (
@@ -238,9 +236,8 @@ type run struct {
 	owner *lease.Lease
 	now   time.Time // by the database's clock
 	local time.Time // the same moment by the injected clock
-	// until replaces now where redeliveries may need the rows. held returns a *WaitingError if until is too late by
-	// now; it is nil where redeliveries need nothing. behind is the partition that until comes from; nil if until is
-	// now.
+	// until replaces now where redeliveries may need the rows. held returns a *WaitingError if until is too late by now;
+	// it is nil where redeliveries need nothing. behind is the partition that until comes from; nil if until is now.
 	until  time.Time
 	held   func(ctx context.Context) error
 	behind *WaitingError

@@ -354,8 +354,7 @@ func (l *loop) ended(g *group, again bool) (next *group) {
 	if l.open() {
 		next = l.next()
 	}
-	if next == nil || again || g.overdue || l.slotsOf(g.handler).Idle() ||
-		l.round == nil && l.sched.ShouldClaim() {
+	if next == nil || again || g.overdue || l.slotsOf(g.handler).Idle() || l.round == nil && l.sched.ShouldClaim() {
 		l.changed.Notify()
 	}
 	return next

@@ -169,9 +169,8 @@ func New(cfg Config) (*Processor, error) {
 	p.runner = &runner{
 		shared: s, measure: cfg.Instruments,
 		attempts: &attempt.Runner{DB: cfg.DB, StatementTimeout: cfg.Options.StatementTimeout,
-			TxIsolation: cfg.Options.TxIsolation,
-			StuckGrace:  cfg.Options.StuckHandlerGrace, Middleware: cfg.Middleware, Running: cfg.Running,
-			Instruments: cfg.Instruments},
+			TxIsolation: cfg.Options.TxIsolation, StuckGrace: cfg.Options.StuckHandlerGrace,
+			Middleware: cfg.Middleware, Running: cfg.Running, Instruments: cfg.Instruments},
 		interruptions: &interruptions{condition: p.cutting, maxDelay: cfg.Options.MaxRetryDelay},
 	}
 	return p, nil

@@ -486,9 +486,7 @@ func (o Options) abandonStuck(r store.Ref, now time.Time) store.Settlement {
 }
 
 // walker reads claims page by page, each by a statement that reads a bounded number of rows.
-type walker struct {
-	*shared
-}
+type walker struct{ *shared }
 
 // front reads each handler key from the status due longest on, until a page of it has no claims. It returns the rest of
 // the keys.

@@ -163,8 +163,7 @@ func (e *PanicError) Unwrap() error {
 
 const (
 	maxFrames = 64
-	// callers is the prefix of the functions that call handlers. Frames from there on say nothing about the
-	// application.
+	// callers is the prefix of the functions that call handlers. Frames from there on say nothing about the application.
 	callers = "github.com/gorm-inbox/inbox/handler."
 )
 

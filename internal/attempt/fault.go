@@ -52,8 +52,7 @@ func (r *Runner) interrupt(group []*Attempt, cut Cut) {
 		if !store.IsCrashOfAnother(cut.Reason) {
 			if len(group) == 1 && r.isAtFault(a, cut.Reason) {
 				own.Charged = true
-				own.Reason = fmt.Errorf("%d times in a row, while the database worked for others: %w",
-					a.Interrupted+1, cut.Reason)
+				own.Reason = fmt.Errorf("%d times in a row, while the database worked for others: %w", a.Interrupted+1, cut.Reason)
 			}
 			a.Interrupted, a.LastInterrupted = a.Interrupted+1, time.Now()
 		}

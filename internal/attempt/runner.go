@@ -286,8 +286,7 @@ func (r *Runner) commit(ctx context.Context, t *handlertx.Tx, group []*Attempt, 
 		return false, err
 	}
 	// The server may still be working on the commit while we read. If the commit is not visible yet, later writes carry
-	// the version of the claim, or write the same marker. So if the commit succeeds after all, their conflict reveals
-	// it.
+	// the version of the claim, or write the same marker. So if the commit succeeds after all, their conflict reveals it.
 	if c.Steps != nil && c.Steps.Committed != nil {
 		there, readErr := r.readBack(ctx, c.Steps, group[0])
 		if there {

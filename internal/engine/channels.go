@@ -220,9 +220,7 @@ func (cfg *Config) newMemories(log *zap.Logger) (memories, error) {
 	return all, errors.Join(errs...)
 }
 
-func (cfg *Config) channelMemories(
-	c Channel, log *zap.Logger,
-) (map[*handler.Handler]*synchronous.Memory, error) {
+func (cfg *Config) channelMemories(c Channel, log *zap.Logger) (map[*handler.Handler]*synchronous.Memory, error) {
 	channelStore := c.Markers.Store
 	if !c.Markers.OwnStore {
 		own, err := gormstore.New(cfg.DB, func(o *gormstore.Options) {

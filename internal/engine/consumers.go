@@ -26,10 +26,8 @@ import (
 // newConsumers makes the consumers of all channels that have a transport. Each start makes its own, because a consumer
 // cannot be started again.
 func (e *Engine) newConsumers() ([]*kafkaconsumer.Consumer, error) {
-	var (
-		consumers []*kafkaconsumer.Consumer
-		problems  []error
-	)
+	var consumers []*kafkaconsumer.Consumer
+	var problems []error
 	for _, c := range e.cfg.Channels {
 		if c.Kafka == nil {
 			continue
@@ -56,9 +54,8 @@ func (e *Engine) newConsumer(c Channel) (*kafkaconsumer.Consumer, error) {
 		c.Acceptor.Unrouted == acceptor.UnroutedReject, e.acceptor, e.log, e.cfg.Clock)
 }
 
-// decoding returns how the channel decodes records. Direct deduplicates nothing, so coordinates will do as an
-// ID. Inline leaves a missing ID to the receiver: with coordinates it would remember an ID that no resent copy
-// has.
+// decoding returns how the channel decodes records. Direct deduplicates nothing, so coordinates will do as an ID.
+// Inline leaves a missing ID to the receiver: with coordinates it would remember an ID that no resent copy has.
 func (c Channel) decoding() envelope.DecoderConfig {
 	declared := c.Kafka.Decoder
 	if c.Mode != Inbox {

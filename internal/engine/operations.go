@@ -239,8 +239,7 @@ func ranResults(ran []synchronous.Ran) []acceptor.Result {
 	return results
 }
 
-// reAcceptRequestedUntilStopped accepts, at intervals, the rejected messages again that another process
-// has requested.
+// reAcceptRequestedUntilStopped accepts, at intervals, the rejected messages again that another process has requested.
 func (e *Engine) reAcceptRequestedUntilStopped(ctx context.Context) {
 	failing := condition.New(e.log, e.cfg.Clock, zap.WarnLevel, "reading requests to accept rejected messages again",
 		"they wait")

@@ -153,12 +153,9 @@ func (s *sampler) run(ctx context.Context) {
 // takeSample queries the backlog and keeps the result, or the error. It also logs the calls that do not return. A
 // panic, such as a driver's, counts as an error.
 func (s *sampler) takeSample(ctx context.Context, longRunning map[string]*condition.Condition) error {
-	var (
-		backlog []processor.Backlog
-		workers int
-		err     error
-	)
-	err = routine.Protect("the sample", func() (err error) {
+	var backlog []processor.Backlog
+	var workers int
+	err := routine.Protect("the sample", func() (err error) {
 		s.logLongRunning(longRunning)
 		backlog, workers, err = s.e.processor.Backlog(ctx)
 		return err
@@ -302,8 +299,7 @@ func partitionsOf(consumers []kafkaconsumer.Health) []telemetry.PartitionSample 
 	for _, c := range consumers {
 		for _, p := range c.Partitions {
 			partitions = append(partitions, telemetry.PartitionSample{Channel: c.Channel, GroupID: c.GroupID, Topic: p.Topic,
-				Partition: p.Partition,
-				Lag:       p.Lag, Halted: p.Halted != nil})
+				Partition: p.Partition, Lag: p.Lag, Halted: p.Halted != nil})
 		}
 	}
 	return partitions
