@@ -6,9 +6,11 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gorm-inbox/inbox/acceptor"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/engine"
+	"github.com/gorm-inbox/inbox/internal/problems"
 	"github.com/gorm-inbox/inbox/internal/registry"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
@@ -50,11 +52,7 @@ type ChannelOption func(*channel)
 func Channel(name string, opts ...ChannelOption) Option {
 	return func(cfg *config) {
 		c := &channel{name: name, values: cfg.values, injecting: cfg.injecting}
-		for _, o := range opts {
-			if o != nil {
-				o(c)
-			}
-		}
+		applyAll(opts, c)
 		cfg.injections = append(cfg.injections, c.injections...)
 		cfg.problems = append(cfg.problems, c.problems...)
 		cfg.channels = append(cfg.channels, c)
@@ -134,37 +132,33 @@ func (c *channel) namesIDs() bool {
 // no other channel's declaration changes which messages are its duplicates.
 func (c *channel) namespaceProblems(channels []*channel) []error {
 	var problems []error
+	refuse := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
 	if len(c.namespaces) > 1 {
-		problems = append(problems, fmt.Errorf("channel %q has inbox.IDNamespace twice", c.name))
+		refuse("channel %q has inbox.IDNamespace twice", c.name)
 	}
 	for _, name := range c.namespaces {
 		if !isName(name) {
-			problems = append(problems, fmt.Errorf("channel %q: inbox.IDNamespace %q is not %s", c.name, name, nameRule))
+			refuse("channel %q: inbox.IDNamespace %q is not %s", c.name, name, nameRule)
 		}
 		if c.mode == engine.Direct {
-			problems = append(problems,
-				fmt.Errorf("channel %q is in %s mode, where inbox.IDNamespace has nothing to share: leave it out", c.name, engine.Direct))
+			refuse("channel %q is in %s mode, where inbox.IDNamespace has nothing to share: leave it out", c.name, engine.Direct)
 			continue
 		}
 		for _, other := range channels {
 			switch {
 			case other == c, len(c.injections)+len(other.injections) > 0 && c.values == nil: // it may get a namespace
 			case other.name == name && len(other.namespaces) == 0:
-				problems = append(problems,
-					fmt.Errorf("channel %q shares the IDs of channel %q, which does not say so: give both inbox.IDNamespace(%q)",
-						c.name, name, name))
+				refuse("channel %q shares the IDs of channel %q, which does not say so: give both inbox.IDNamespace(%q)", c.name,
+					name, name)
 			case other.name == name && other.idNamespace() != name:
-				problems = append(problems,
-					fmt.Errorf("channel %q: inbox.IDNamespace is the name of channel %q, whose IDs are in namespace %q: give another",
-						c.name, name, other.idNamespace()))
+				refuse("channel %q: inbox.IDNamespace is the name of channel %q, whose IDs are in namespace %q: give another",
+					c.name, name, other.idNamespace())
 			case other.idNamespace() == name && c.mode == engine.Inline:
-				problems = append(problems,
-					fmt.Errorf("channel %q is in %s mode and has namespace %q in common with channel %q, but cannot share IDs: give it a namespace of its own",
-						c.name, engine.Inline, name, other.name))
+				refuse("channel %q is in %s mode and has namespace %q in common with channel %q, but cannot share IDs: give it a namespace of its own",
+					c.name, engine.Inline, name, other.name)
 			case other.idNamespace() == name && strings.HasPrefix(other.name, c.name+":") && c.namesIDs() && other.namesIDs():
-				problems = append(problems,
-					fmt.Errorf("channels %q and %q share namespace %q and begin their IDs with their names, so that %q could be an ID of both: rename one, or use another ID strategy",
-						c.name, other.name, name, other.name+":1"))
+				refuse("channels %q and %q share namespace %q and begin their IDs with their names, so that %q could be an ID of both: rename one, or use another ID strategy",
+					c.name, other.name, name, other.name+":1")
 			}
 		}
 	}
@@ -211,6 +205,7 @@ func AllowConsumeWithoutInbox() ChannelOption { return func(c *channel) { c.with
 // validateModes returns what the channels' delivery modes do not support.
 func (cfg *config) validateModes(subscriptions []registry.Subscription) error {
 	var problems []error
+	refuse := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
 	modes := map[string]engine.Mode{} // of the channels whose mode is known
 	for _, c := range cfg.channels {
 		if !(cfg.incomplete() && len(c.injections) > 0) {
@@ -220,19 +215,16 @@ func (cfg *config) validateModes(subscriptions []registry.Subscription) error {
 			continue
 		}
 		if len(c.declaredModes) > 1 {
-			problems = append(problems,
-				fmt.Errorf("channel %q has several delivery modes %v: declare one of inbox.Inline and inbox.Direct, once", c.name,
-					c.declaredModes))
+			refuse("channel %q has several delivery modes %v: declare one of inbox.Inline and inbox.Direct, once", c.name,
+				c.declaredModes)
 		}
 		if len(c.kafka) == 0 && !(cfg.incomplete() && len(c.injections) > 0) {
-			problems = append(problems,
-				fmt.Errorf("channel %q is in %s mode and has no transport: declare inbox.Kafka, or leave inbox.%[2]s out", c.name,
-					c.mode))
+			refuse("channel %q is in %s mode and has no transport: declare inbox.Kafka, or leave inbox.%[2]s out", c.name,
+				c.mode)
 		}
 		if cfg.options.ConsumeChannelInboxRequirement == RequirementFail && !c.withoutInbox && !cfg.optionsOpen() {
-			problems = append(problems,
-				fmt.Errorf("channel %q consumes in %s mode, and option ConsumeChannelInboxRequirement is %s: use the inbox, or declare inbox.AllowConsumeWithoutInbox",
-					c.name, c.mode, RequirementFail))
+			refuse("channel %q consumes in %s mode, and option ConsumeChannelInboxRequirement is %s: use the inbox, or declare inbox.AllowConsumeWithoutInbox",
+				c.name, c.mode, RequirementFail)
 		}
 		if c.markers != nil {
 			problems = append(problems, c.markerProblems(cfg)...)
@@ -244,8 +236,8 @@ func (cfg *config) validateModes(subscriptions []registry.Subscription) error {
 			continue
 		}
 		for _, option := range unsupportedOptions(s.Handler, mode) {
-			problems = append(problems, fmt.Errorf("channel %q, type %q, handler %q: %s is not supported in %s mode", s.Channel,
-				s.Type, s.Handler.Key(), option, mode))
+			refuse("channel %q, type %q, handler %q: %s is not supported in %s mode", s.Channel, s.Type, s.Handler.Key(), option,
+				mode)
 		}
 	}
 	return errors.Join(problems...)
@@ -280,11 +272,12 @@ func unsupportedOptions(h *handler.Handler, mode engine.Mode) []string {
 // validateKafka the transports.
 func (cfg *config) validateChannels() error {
 	var problems []error
+	refuse := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
 	if len(cfg.channels) == 0 && len(cfg.added) == 0 && !(cfg.incomplete() && (cfg.extended || cfg.injects)) {
 		if cfg.feature {
-			problems = append(problems, errors.New("inbox.Extend has no channels and no handlers"))
+			refuse("inbox.Extend has no channels and no handlers")
 		} else {
-			problems = append(problems, errors.New("it has no channels: declare them with inbox.Channel"))
+			refuse("it has no channels: declare them with inbox.Channel")
 		}
 	}
 	for _, a := range cfg.added {
@@ -296,15 +289,13 @@ func (cfg *config) validateChannels() error {
 		for _, s := range c.subscriptions {
 			switch {
 			case s.spec == nil:
-				problems = append(problems, fmt.Errorf("channel %q, type %q: a handler is nil", c.name, s.typ))
+				refuse("channel %q, type %q: a handler is nil", c.name, s.typ)
 			case s.spec.graph != nil && !cfg.withFx:
-				problems = append(problems,
-					fmt.Errorf("channel %q, type %q, handler %q: it comes from the Fx graph (%s); without Fx use inbox.Func or inbox.Tx",
-						c.name, s.typ, s.spec.key, s.spec.graph.typ))
+				refuse("channel %q, type %q, handler %q: it comes from the Fx graph (%s); without Fx use inbox.Func or inbox.Tx",
+					c.name, s.typ, s.spec.key, s.spec.graph.typ)
 			case s.spec.graph != nil && s.injected:
-				problems = append(problems,
-					fmt.Errorf("channel %q, type %q, handler %q: inbox.From within inbox.Inject: take the %s as a parameter, and use inbox.Func or inbox.Tx",
-						c.name, s.typ, s.spec.key, s.spec.graph.typ))
+				refuse("channel %q, type %q, handler %q: inbox.From within inbox.Inject: take the %s as a parameter, and use inbox.Func or inbox.Tx",
+					c.name, s.typ, s.spec.key, s.spec.graph.typ)
 			}
 		}
 	}
@@ -313,17 +304,17 @@ func (cfg *config) validateChannels() error {
 		problems = append(problems, c.namespaceProblems(cfg.channels)...)
 		problems = append(problems, c.optionProblems(cfg))
 		if !isName(c.name) {
-			problems = append(problems, fmt.Errorf("channel %q: the name is not %s", c.name, nameRule))
+			refuse("channel %q: the name is not %s", c.name, nameRule)
 		}
 		if seen[c.name] {
-			problems = append(problems, fmt.Errorf("channel %q is declared twice", c.name))
+			refuse("channel %q is declared twice", c.name)
 		}
 		seen[c.name] = true
 		if len(c.kafka) > 1 {
-			problems = append(problems, fmt.Errorf("channel %q has inbox.Kafka twice: list all topics in one", c.name))
+			refuse("channel %q has inbox.Kafka twice: list all topics in one", c.name)
 		}
 		if len(c.subscriptions) == 0 && !cfg.handlersOpen(c) {
-			problems = append(problems, fmt.Errorf("channel %q has no handlers: declare them with inbox.On", c.name))
+			refuse("channel %q has no handlers: declare them with inbox.On", c.name)
 		}
 	}
 	return errors.Join(problems...)
@@ -364,3 +355,151 @@ func registrations(inbox string, channels []*channel) []registry.Registration {
 	}
 	return all
 }
+
+// ChannelOptions are the options of an inbox that each of its channels may have for itself.
+type ChannelOptions struct {
+	// Acceptor says how to treat the channel's records that are no message for a handler. All channels that share IDs
+	// must have the same DifferingContent; it has no effect on Inline and Direct channels. BadRecords, HaltAtBadRecords
+	// and OnGap have none without a transport.
+	Acceptor acceptor.Options `yaml:",inline"`
+	// MaxRetries is processor.Options.MaxRetries for the channel's handlers without a handler.MaxRetries. Do not set it
+	// for a single handler.
+	MaxRetries int `yaml:"max_retries" env:"MAX_RETRIES"`
+	// PartitionConcurrency is how many partitions of this Inline or Direct channel may run a handler at once. Do not set
+	// it on an Inbox channel: there handler.Concurrency limits each handler (contract 7.6).
+	PartitionConcurrency int `yaml:"partition_concurrency" env:"PARTITION_CONCURRENCY"`
+}
+
+// ConfigureChannel sets options for this channel alone. set gets the inbox's options, in any order of declaration. A
+// bad value fails the start with an error that names channel and option, and so does an option that has no effect on
+// the channel. A nil set does nothing. Do not use it for a single handler: handler.MaxRetries and its siblings do
+// (contract 9).
+func ConfigureChannel(set func(o *ChannelOptions)) ChannelOption {
+	return func(c *channel) {
+		if set != nil {
+			c.configure = append(c.configure, set)
+		}
+	}
+}
+
+// ofChannels returns the options that a channel has unless it changes them.
+func (o Options) ofChannels() ChannelOptions {
+	return ChannelOptions{Acceptor: o.Acceptor, MaxRetries: o.Processor.MaxRetries,
+		PartitionConcurrency: o.PartitionConcurrency}
+}
+
+// setOptions gives the channel the inbox's options, and lets it change them.
+func (c *channel) setOptions(inbox Options) {
+	c.options = inbox.ofChannels()
+	for _, set := range c.configure {
+		set(&c.options)
+	}
+}
+
+// optionProblems returns the errors in the channel's own options. Options.Validate checks the values that equal the
+// inbox's.
+func (c *channel) optionProblems(cfg *config) error {
+	theirs, own := cfg.options.ofChannels(), c.options
+	var found []error
+	refuse := func(format string, args ...any) { found = append(found, fmt.Errorf(format, args...)) }
+	if own.Acceptor != theirs.Acceptor {
+		found = append(found, own.Acceptor.Validate())
+	}
+	if own.MaxRetries < 0 && own.MaxRetries != theirs.MaxRetries {
+		refuse("option MaxRetries = %d: must be 0 or more", own.MaxRetries)
+	}
+	if own.PartitionConcurrency < 1 && own.PartitionConcurrency != theirs.PartitionConcurrency {
+		refuse("option PartitionConcurrency = %d: must be 1 or more", own.PartitionConcurrency)
+	}
+	stores, consumes := c.mode == engine.Inbox, len(c.kafka) > 0
+	for _, option := range []struct {
+		name            string
+		changed, useful bool
+		need            string
+	}{
+		{"PartitionConcurrency", own.PartitionConcurrency != theirs.PartitionConcurrency, !stores, "inbox.Inline or inbox.Direct"},
+		{"DifferingContent", own.Acceptor.DifferingContent != theirs.Acceptor.DifferingContent, stores, "Inbox mode"},
+		{"BadRecords", own.Acceptor.BadRecords != theirs.Acceptor.BadRecords, consumes, "inbox.Kafka"},
+		{"HaltAtBadRecords", own.Acceptor.HaltAtBadRecords != theirs.Acceptor.HaltAtBadRecords, consumes, "inbox.Kafka"},
+		{"OnGap", own.Acceptor.OnGap != theirs.Acceptor.OnGap, consumes, "inbox.Kafka"},
+	} {
+		if option.changed && !option.useful && !cfg.channelOpen(c) {
+			refuse("option %s of inbox.ConfigureChannel needs %s: leave it out", option.name, option.need)
+		}
+	}
+	for _, other := range cfg.channels {
+		if other.name < c.name && other.idNamespace() == c.idNamespace() && !cfg.channelOpen(c) && !cfg.channelOpen(other) &&
+			other.options.Acceptor.DifferingContent != own.Acceptor.DifferingContent {
+			refuse("option DifferingContent = %q: must be that of channel %q (%q), with which it shares its IDs",
+				own.Acceptor.DifferingContent, other.name, other.options.Acceptor.DifferingContent)
+		}
+	}
+	return problems.Prefix(fmt.Sprintf("channel %q: ", c.name), errors.Join(found...))
+}
+
+// validateKafka returns what is wrong with the channels' transports.
+func (cfg *config) validateKafka() error {
+	var all []error
+	for _, c := range cfg.channels {
+		policy := c.options.Acceptor.BadRecords
+		for _, k := range c.kafka {
+			err := k.Validate()
+			switch {
+			case cfg.channelOpen(c):
+			case policy == acceptor.BadRecordDeadLetter && k.DeadLetterTopic == "":
+				err = errors.Join(err, fmt.Errorf("option DeadLetterTopic is empty: must be a topic with BadRecords %s", policy))
+			case policy != acceptor.BadRecordDeadLetter && k.DeadLetterTopic != "" && !k.PublishPoisoned:
+				err = errors.Join(err,
+					fmt.Errorf("option DeadLetterTopic = %q: must be empty while BadRecords is %s and PublishPoisoned is off",
+						k.DeadLetterTopic, policy))
+			}
+			all = append(all, problems.Prefix(fmt.Sprintf("channel %q: ", c.name), err))
+		}
+	}
+	return errors.Join(all...)
+}
+
+// membership is a channel's consumer group.
+type membership struct {
+	inbox, channel string
+	kafka          kafkaconsumer.Config
+}
+
+// memberships lists an inbox's consumer groups for checkGroups.
+func memberships(inbox string, channels []*channel) []membership {
+	var all []membership
+	for _, c := range channels {
+		for _, cfg := range c.kafka {
+			all = append(all, membership{inbox, c.name, cfg})
+		}
+	}
+	return all
+}
+
+// checkGroups refuses two channels of one process in one consumer group: Kafka would give each partition to only one of
+// them, and the other's handlers would never see its records. Groups are in one cluster if they share a broker. The
+// error joins all pairs in a fixed order.
+func checkGroups(all []membership) error {
+	all = slices.Clone(all)
+	slices.SortStableFunc(all, func(a, b membership) int { return strings.Compare(a.inbox, b.inbox) })
+	var problems []error
+	for i, a := range all {
+		for _, b := range all[i+1:] {
+			shared := slices.ContainsFunc(a.kafka.Brokers, func(broker string) bool {
+				return slices.Contains(b.kafka.Brokers, broker)
+			})
+			sameChannel := a.inbox == b.inbox && a.channel == b.channel // Kafka declared twice, which validateChannels reports
+			if shared && !sameChannel && a.kafka.GroupID == b.kafka.GroupID {
+				problems = append(problems,
+					fmt.Errorf("channel %q of inbox %q and channel %q of inbox %q have the same GroupID %q: each must have its own, or either would get the records of some partitions only",
+						a.channel, a.inbox, b.channel, b.inbox, a.kafka.GroupID))
+			}
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// exitHalted is the application's exit code after ShutdownOnHalt.
+const exitHalted = 1
+
+var errNoShutdown = errors.New("option ShutdownOnHalt requires Fx: use OnHalt of kafkaconsumer.Config to end the application")

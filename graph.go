@@ -37,11 +37,7 @@ func Inject(fn any) Option {
 		c.injections = append(c.injections, in)
 		defer func(before bool) { c.injecting = before }(c.injecting)
 		c.injecting = true
-		for _, o := range resultsOf[Option](in, c.values, &c.problems) {
-			if o != nil {
-				o(c)
-			}
-		}
+		applyAll(resultsOf[Option](in, c.values, &c.problems), c)
 	}
 }
 
@@ -53,11 +49,7 @@ func InjectChannel(fn any) ChannelOption {
 		c.injections = append(c.injections, in)
 		defer func(before bool) { c.injecting = before }(c.injecting)
 		c.injecting = true
-		for _, o := range resultsOf[ChannelOption](in, c.values, &c.problems) {
-			if o != nil {
-				o(c)
-			}
-		}
+		applyAll(resultsOf[ChannelOption](in, c.values, &c.problems), c)
 	}
 }
 

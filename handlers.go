@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"reflect"
 
 	"gorm.io/gorm"
 
@@ -88,6 +89,33 @@ func FromTxBatch[H interface {
 // graphSpec declares a handler whose value the Fx graph provides. declared is the same handler without that value.
 func graphSpec[H any](build func(H) *handler.Handler, declared *handler.Handler) *HandlerSpec {
 	spec := &HandlerSpec{key: declared.Key(), handler: declared}
-	spec.graph = newFromGraph(spec, build)
+	spec.graph = &fromGraph{typ: reflect.TypeFor[H](), fetch: func(value H) graphHandler {
+		if isNil(value) {
+			return graphHandler{spec: spec}
+		}
+		return graphHandler{spec, build(value)}
+	}}
 	return spec
+}
+
+// fromGraph is a handler whose value the Fx graph provides.
+type fromGraph struct {
+	typ   reflect.Type
+	fetch any // a constructor that makes the graphHandler from the value
+}
+
+// graphHandler carries a handler from the graph to its inbox.
+type graphHandler struct {
+	spec    *HandlerSpec
+	handler *handler.Handler // nil if its value is nil
+}
+
+func isNil(v any) bool {
+	switch value := reflect.ValueOf(v); value.Kind() {
+	case reflect.Invalid: // a nil interface
+		return true
+	case reflect.Pointer, reflect.Func, reflect.Map, reflect.Slice, reflect.Chan:
+		return value.IsNil()
+	}
+	return false
 }

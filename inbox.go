@@ -36,8 +36,7 @@ type Inbox struct {
 // joins everything that is wrong with the declaration; each part names inbox, channel, option and handler key. A
 // process with several inboxes should also call Validate.
 func New(name string, db *gorm.DB, opts ...Option) (*Inbox, error) {
-	cfg := newConfig(name, opts)
-	return assemble(cfg, db, nil)
+	return assemble((&config{name: name, declared: opts}).apply(nil), db, nil)
 }
 
 // assemble builds an inbox. resolved holds the handlers that came from the Fx graph, nil without Fx.

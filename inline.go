@@ -38,11 +38,7 @@ import (
 func Inline(opts ...InlineOption) ChannelOption {
 	return func(c *channel) {
 		c.markers = &inlineConfig{}
-		for _, o := range opts {
-			if o != nil {
-				o(c.markers)
-			}
-		}
+		applyAll(opts, c.markers)
 		c.setMode(engine.Inline)
 	}
 }
@@ -83,6 +79,7 @@ func InlineHandler(key string, store idempotent.Store, opts ...idempotent.Option
 // markerProblems returns what is wrong with the declaration of an Inline channel.
 func (c *channel) markerProblems(cfg *config) []error {
 	var problems []error
+	refuse := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
 	seen := map[string]bool{}
 	for _, h := range c.markers.Handlers {
 		known := slices.ContainsFunc(c.subscriptions, func(s subscription) bool {
@@ -91,19 +88,16 @@ func (c *channel) markerProblems(cfg *config) []error {
 		switch {
 		case !known && cfg.handlersOpen(c):
 		case !known:
-			problems = append(problems, fmt.Errorf("channel %q: inbox.InlineHandler: the channel has no handler %q", c.name,
-				h.Key))
+			refuse("channel %q: inbox.InlineHandler: the channel has no handler %q", c.name, h.Key)
 		case seen[h.Key]:
-			problems = append(problems, fmt.Errorf("channel %q: inbox.InlineHandler is declared twice for handler %q", c.name,
-				h.Key))
+			refuse("channel %q: inbox.InlineHandler is declared twice for handler %q", c.name, h.Key)
 		}
 		seen[h.Key] = true
 	}
 	if keys := c.markers.WithoutStore(c.handlerKeys()); len(keys) > 0 && !cfg.optionsOpen() &&
 		cfg.options.ConsumeChannelInboxRequirement == RequirementFail {
-		problems = append(problems,
-			fmt.Errorf("channel %q is in %s mode without a store for handlers %q, and option ConsumeChannelInboxRequirement is %s: give inbox.InlineStore a store, or leave it out",
-				c.name, engine.Inline, keys, RequirementFail))
+		refuse("channel %q is in %s mode without a store for handlers %q, and option ConsumeChannelInboxRequirement is %s: give inbox.InlineStore a store, or leave it out",
+			c.name, engine.Inline, keys, RequirementFail)
 	}
 	return problems
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 
 	"go.opentelemetry.io/otel/baggage"
 	"go.opentelemetry.io/otel/metric"
@@ -58,8 +57,7 @@ func Module(name string, opts ...Option) fx.Option {
 			fx.Annotate(newModuleDB, fx.ParamTags(nameTag(cfg.dbName())), fx.ResultTags(nameTag(cfg.dbLabel()))),
 			fx.Annotate(newModuleResult, fx.ParamTags(named, group, named, nameTag(cfg.dbLabel())), fx.ResultTags(named)),
 		),
-		fx.Provide(newApplication, fx.Private),
-		cfg.claim(), cfg.provideValues(), cfg.requireDeclared(),
+		fx.Provide(newApplication, fx.Private), cfg.claim(), cfg.provideValues(), cfg.requireDeclared(),
 		fx.Invoke(fx.Annotate(requireGraph[moduleDB], fx.ParamTags(nameTag(cfg.dbLabel()))),
 			fx.Annotate(checkModule, fx.ParamTags(named, groupTag(allModules))),
 			fx.Annotate(startModule, fx.ParamTags(named))))
@@ -233,38 +231,4 @@ func (cfg *config) dbLabel() string {
 		return cfg.label() + ": fx.Provide an unnamed *gorm.DB"
 	}
 	return fmt.Sprintf("%s: provide a *gorm.DB with fx.ResultTags of name %s, or set option UnnamedDB", cfg.label(), cfg.name)
-}
-
-// fromGraph is a handler whose value the Fx graph provides.
-type fromGraph struct {
-	typ   reflect.Type
-	fetch any // a constructor that makes the graphHandler from the value
-}
-
-// graphHandler carries a handler from the graph to its inbox.
-type graphHandler struct {
-	spec    *HandlerSpec
-	handler *handler.Handler // nil if its value is nil
-}
-
-func newFromGraph[H any](spec *HandlerSpec, build func(H) *handler.Handler) *fromGraph {
-	return &fromGraph{
-		typ: reflect.TypeFor[H](),
-		fetch: func(value H) graphHandler {
-			if isNil(value) {
-				return graphHandler{spec: spec}
-			}
-			return graphHandler{spec, build(value)}
-		},
-	}
-}
-
-func isNil(v any) bool {
-	switch value := reflect.ValueOf(v); value.Kind() {
-	case reflect.Invalid: // a nil interface
-		return true
-	case reflect.Pointer, reflect.Func, reflect.Map, reflect.Slice, reflect.Chan:
-		return value.IsNil()
-	}
-	return false
 }

@@ -44,8 +44,7 @@ type Options struct {
 	// replicas may migrate at once. Do not use it where the application's database user may not change the schema: run
 	// the SQL of models.SQL instead. Default off.
 	Migrate bool `yaml:"migrate" env:"MIGRATE"`
-	// Schema puts the tables into this PostgreSQL schema. Do not set it on SQLite. Default: the connection's search
-	// path.
+	// Schema puts the tables into this PostgreSQL schema. Do not set it on SQLite. Default: the connection's search path.
 	Schema string `yaml:"schema" env:"SCHEMA"`
 	// TablePrefix begins every table's name, so that two inboxes can share a database. Do not change it for an inbox
 	// that has messages: they stay under the old names. Default "inbox_".
@@ -87,9 +86,8 @@ type Options struct {
 	// and worked off over hours. Default 15 m (contract 11.5).
 	HealthMaxDueAge time.Duration `yaml:"health_max_due_age" env:"HEALTH_MAX_DUE_AGE"`
 	// HealthMaxPoisonRate is the fraction of poisoned statuses, among those that ended in this process within five
-	// minutes, above which health degrades, if at least ten are poisoned; 1 is never. Single bad messages are normal
-	// and get poisoned, so do not lower it to learn of each: alert on inbox.backlog.poisoned. Default 0.1 (contract
-	// 11.5).
+	// minutes, above which health degrades, if at least ten are poisoned; 1 is never. Single bad messages are normal and
+	// get poisoned, so do not lower it to learn of each: alert on inbox.backlog.poisoned. Default 0.1 (contract 11.5).
 	HealthMaxPoisonRate float64 `yaml:"health_max_poison_rate" env:"HEALTH_MAX_POISON_RATE"`
 	// LongRunning is how long a call of a handler may run, in any delivery mode, before health degrades and the log
 	// names it; 0 is no limit. A handler with a longer timeout gets that time. The call itself goes on: HandlerTimeout
@@ -129,8 +127,7 @@ type Options struct {
 	// dashboard: that call of Inbox.Ops can. Default nil (contract 10.2, 11.1).
 	Ops func(o *ops.Options) `yaml:"-" env:"-"`
 
-	// Logger is the zap logger. Default nil: New logs nothing, and Module uses the Fx graph's *zap.Logger if there is
-	// one.
+	// Logger is the zap logger. Default nil: New logs nothing, and Module uses the Fx graph's *zap.Logger if there is one.
 	Logger *zap.Logger `yaml:"-" env:"-"`
 	// Clock replaces the system clock, for tests. Do not use it to shift time in production: workers of one inbox must
 	// agree on it. Default nil, the system's (contract 3.5).
@@ -172,10 +169,8 @@ const (
 func DefaultOptions() Options {
 	return Options{
 		Processor: processor.DefaultOptions(), Acceptor: acceptor.DefaultOptions(), Cleanup: cleanup.DefaultOptions(),
-		TablePrefix:                    columns.DefaultPrefix,
-		ConsumeChannelInboxRequirement: RequirementNone, PartitionConcurrency: 10,
-		SampleInterval:      15 * time.Second,
-		HealthDegradedAfter: 2 * time.Minute, HealthUnhealthyAfter: 5 * time.Minute,
+		TablePrefix: columns.DefaultPrefix, ConsumeChannelInboxRequirement: RequirementNone, PartitionConcurrency: 10,
+		SampleInterval: 15 * time.Second, HealthDegradedAfter: 2 * time.Minute, HealthUnhealthyAfter: 5 * time.Minute,
 		HealthMaxDueAge: 15 * time.Minute, HealthMaxPoisonRate: 0.1, LongRunning: 5 * time.Minute,
 	}
 }
@@ -289,19 +284,11 @@ type Clock = clock.Clock
 
 var validName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$`)
 
-func newConfig(name string, opts []Option) *config {
-	return (&config{name: name, declared: opts}).apply(nil)
-}
-
 // apply returns the declaration with its options applied. values come from the Fx graph, nil while it is not known.
 func (cfg *config) apply(values map[*injection]injected) *config {
 	c := &config{name: cfg.name, declared: cfg.declared, withFx: cfg.withFx, feature: cfg.feature,
 		options: DefaultOptions(), values: values}
-	for _, o := range c.declared {
-		if o != nil {
-			o(c)
-		}
-	}
+	applyAll(c.declared, c)
 	c.subscribe()
 	if c.clock = c.options.Clock; c.clock == nil {
 		c.clock = clock.System{}
@@ -311,6 +298,15 @@ func (cfg *config) apply(values map[*injection]injected) *config {
 		channel.setOptions(c.options)
 	}
 	return c
+}
+
+// applyAll applies the options that are not nil.
+func applyAll[O ~func(T), T any](options []O, to T) {
+	for _, o := range options {
+		if o != nil {
+			o(to)
+		}
+	}
 }
 
 // validate returns everything that is wrong with the declaration, joined, each error with the inbox's name. It needs

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/brief"
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/handlertx"
 	"github.com/gorm-inbox/inbox/internal/redaction"
@@ -327,4 +328,138 @@ func (a *Acceptor) warnUnrouted(channel, typ string) {
 	}
 	a.cfg.Logger.Warn("inbox: message type has no handler, its messages are ignored and counted",
 		zap.String(telemetry.FieldChannel, channel), zap.String(telemetry.FieldMessageType, typ))
+}
+
+// Result is what happened to one message.
+type Result struct {
+	MessageID string
+	Outcome   handler.AcceptOutcome
+	// Handlers counts the status rows that this accept added or, of OutcomeProcessed, the handlers that ran.
+	Handlers int
+	// ContentDiffers means that the duplicate's content is not the stored one (contract 4.3).
+	ContentDiffers bool
+	// Err is an *InvalidError for invalid messages, else nil.
+	Err error
+}
+
+// The reasons of an InvalidError.
+const (
+	reasonUnknownChannel = "unknown_channel"
+	reasonUnrouted       = "unrouted"
+	reasonNotStored      = "not_stored" // its channel is delivered without an inbox
+	reasonMissingID      = "missing_id"
+	reasonIDTooLong      = "id_too_long"
+	reasonBadID          = "bad_id"
+	reasonTooLong        = "too_long"
+	reasonBadText        = "bad_text"
+	reasonBadProperties  = "bad_properties"
+	reasonBadOrderingKey = "bad_ordering_key" // OrderedBy panicked
+	reasonIDConflict     = "id_conflict"
+	reasonContentDiffers = "content_differs"
+	reasonRefused        = "refused_by_database"
+	reasonNoMessage      = "no_message" // a rejected record that holds none
+	reasonCut            = "cut"        // a rejected record of which only the beginning is kept
+)
+
+// InvalidError is why one message cannot be accepted. Accepting it again unchanged fails again.
+type InvalidError struct {
+	// MessageID is cut to 200 characters if it is longer, and therefore no message ID.
+	MessageID string
+	// Reason is for programs: unknown_channel, unrouted, not_stored (its channel is delivered without an
+	// inbox), missing_id, id_too_long, bad_id, too_long, bad_text, bad_properties, bad_ordering_key
+	// (OrderedBy panicked), id_conflict, content_differs, refused_by_database, no_message (a rejected
+	// record that holds none) or cut (one of which only the beginning is kept).
+	Reason string
+	// Detail is for people.
+	Detail string
+	// Err is the cause, if that is another error.
+	Err error
+}
+
+// Error names the message ID, cut if it is overlong, and the reason.
+func (e *InvalidError) Error() string {
+	id, more := brief.Characters(e.MessageID, 60), ""
+	if len(id) < len(e.MessageID) {
+		more = "…"
+	}
+	text := fmt.Sprintf("message %q%s is invalid: %s", id, more, e.Reason)
+	if e.Detail != "" {
+		text += ": " + e.Detail
+	}
+	if e.Err != nil {
+		text += ": " + e.Err.Error()
+	}
+	return text
+}
+
+// Unwrap returns the cause.
+func (e *InvalidError) Unwrap() error { return e.Err }
+
+// invalid joins the errors of the invalid results, nil if there are none.
+func invalid(results []Result) error {
+	var problems []error
+	for _, r := range results {
+		if r.Err != nil {
+			problems = append(problems, r.Err)
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// traced begins the span of an accept of messages.
+func (a *Acceptor) traced(ctx context.Context, messages []handler.RawMessage) (context.Context, *telemetry.Accepting) {
+	if !a.cfg.Instruments.Traces() || len(messages) == 0 {
+		return ctx, nil
+	}
+	channel := messages[0].Channel
+	for _, m := range messages {
+		if m.Channel != channel {
+			channel = telemetry.Other
+		}
+	}
+	return a.cfg.Instruments.StartAccept(ctx, channel, func(yield func(*handler.RawMessage) bool) {
+		for i := range messages {
+			if !yield(&messages[i]) {
+				return
+			}
+		}
+	})
+}
+
+// tracedRecords is traced for the messages of records.
+func (a *Acceptor) tracedRecords(
+	ctx context.Context, channel string, received []envelope.Received,
+) (context.Context, *telemetry.Accepting) {
+	if !a.cfg.Instruments.Traces() {
+		return ctx, nil
+	}
+	return a.cfg.Instruments.StartAccept(ctx, channel, func(yield func(*handler.RawMessage) bool) {
+		for _, r := range received {
+			for i := range r.Messages {
+				if !yield(&r.Messages[i]) {
+					return
+				}
+			}
+		}
+	})
+}
+
+// timed measures how long it takes to persist a plan. Call the returned function with the error of that.
+func (a *Acceptor) timed(ctx context.Context, p *plan) func(error) {
+	if !a.cfg.Instruments.TimesAccepts(ctx) {
+		return func(error) {}
+	}
+	channel := ""
+	for i, row := range p.rows {
+		its := p.messages[row].Channel
+		if i > 0 && its != channel {
+			its = telemetry.Other
+		}
+		channel = its
+	}
+	if len(p.rows) == 0 && len(p.batch.Rejected) > 0 {
+		channel = p.batch.Rejected[0].Channel
+	}
+	began := time.Now()
+	return func(err error) { a.cfg.Instruments.Accepted(ctx, channel, time.Since(began), err != nil) }
 }

@@ -113,8 +113,7 @@ func (o Options) Validate() error {
 			BadRecordHalt),
 	}
 	if o.HaltAtBadRecords < 0 {
-		problems = append(problems,
-			fmt.Errorf("option HaltAtBadRecords = %d: must be 0 (never) or more", o.HaltAtBadRecords))
+		problems = append(problems, fmt.Errorf("option HaltAtBadRecords = %d: must be 0 (never) or more", o.HaltAtBadRecords))
 	}
 	problems = append(problems, oneOf("OnGap", o.OnGap, "halt or continue", GapHalt, GapContinue))
 	return errors.Join(problems...)

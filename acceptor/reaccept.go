@@ -247,15 +247,13 @@ func (a *Acceptor) persistRejected(ctx context.Context, id string, p *plan) erro
 
 // keepRejected stores why the row stays. A cut record can never be accepted, so its row keeps the reason for which it
 // was rejected.
-func (a *Acceptor) keepRejected(
-	ctx context.Context, row models.RejectedMessage, reason error, audit *models.Audit,
-) error {
-	still := &handler.StillBadError{ID: row.ID, Channel: row.Channel, Err: reason}
+func (a *Acceptor) keepRejected(ctx context.Context, row models.RejectedMessage, why error, audit *models.Audit) error {
+	still := &handler.StillBadError{ID: row.ID, Channel: row.Channel, Err: why}
 	ctx, cancel := context.WithTimeout(ctx, a.cfg.StatementTimeout)
 	defer cancel()
 	text := row.Reason
-	if !errors.As(reason, new(*properties.CutError)) {
-		text = a.reason(row.Channel, row.ID, reason)
+	if !errors.As(why, new(*properties.CutError)) {
+		text = a.reason(row.Channel, row.ID, why)
 	}
 	err := a.cfg.Store.SetRejectedReason(ctx, row.ID, text, audit)
 	switch {

@@ -124,12 +124,9 @@ func (a *Acceptor) AcceptGap(ctx context.Context, channel string, gap envelope.G
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.cfg.StatementTimeout)
 	defer cancel()
-	fields := []zap.Field{
-		zap.String(telemetry.FieldChannel, channel), zap.String(telemetry.FieldTopic, gap.Topic),
-		zap.Int(telemetry.FieldPartition, gap.Partition),
-		zap.Int64(telemetry.FieldFromOffset, gap.From), zap.Int64(telemetry.FieldToOffset, gap.To),
-		zap.String(telemetry.FieldReason, gap.Reason),
-	}
+	fields := []zap.Field{zap.String(telemetry.FieldChannel, channel), zap.String(telemetry.FieldTopic, gap.Topic),
+		zap.Int(telemetry.FieldPartition, gap.Partition), zap.Int64(telemetry.FieldFromOffset, gap.From),
+		zap.Int64(telemetry.FieldToOffset, gap.To), zap.String(telemetry.FieldReason, gap.Reason)}
 	added, err := a.cfg.Store.KeepGap(ctx, a.gapRow(channel, gap))
 	if err != nil {
 		err = fmt.Errorf("keep the gap of %s/%d from offset %d to %d: %w", gap.Topic, gap.Partition, gap.From, gap.To, err)

@@ -300,8 +300,7 @@ func (c Config) validateNames() error {
 		all = append(all, fmt.Errorf("option StartOffset = %q: must be %s or %s", c.StartOffset, First, Last))
 	}
 	if c.Isolation != ReadCommitted && c.Isolation != ReadUncommitted {
-		all = append(all, fmt.Errorf("option Isolation = %q: must be %s or %s", c.Isolation, ReadCommitted,
-			ReadUncommitted))
+		all = append(all, fmt.Errorf("option Isolation = %q: must be %s or %s", c.Isolation, ReadCommitted, ReadUncommitted))
 	}
 	return errors.Join(all...)
 }
@@ -357,9 +356,8 @@ func (c Config) validateRanges() error {
 	var all []error
 	const protocolLimit = math.MaxInt32 // of Kafka's 32-bit fields
 	for _, f := range []struct {
-		name  string
-		value int
-		max   int
+		name       string
+		value, max int
 	}{
 		{"BatchRecords", c.BatchRecords, 1_000_000},
 		{"BatchBytes", c.BatchBytes, 1 << 30},

@@ -86,9 +86,7 @@ type deadLetter struct {
 }
 
 // deadLetterPublisher publishes to a consumer's dead-letter topic. It is safe for concurrent use.
-type deadLetterPublisher struct {
-	*shared
-}
+type deadLetterPublisher struct{ *shared }
 
 // publish writes the bad records of one partition in order and returns how many of them all replicas of
 // the topic have acknowledged. It retries until one of these is true:

@@ -298,10 +298,9 @@ func (w *worker) finish(s *batchOutcome) {
 
 // Deliverer runs the handlers of records synchronously. It is called by several goroutines, one per partition.
 type Deliverer interface {
-	// Deliver returns when every handler of the record's messages has finished. It returns nil if all of them
-	// succeeded, and otherwise the reason why the record is bad. envelope.ErrInterrupted means that it had to end
-	// before that, which it does soon after ctx has ended. Once stopping is closed, it finishes the running handlers
-	// and starts nothing new.
+	// Deliver returns when every handler of the record's messages has finished. It returns nil if all of them succeeded,
+	// and otherwise the reason why the record is bad. envelope.ErrInterrupted means that it had to end before that, which
+	// it does soon after ctx has ended. Once stopping is closed, it finishes the running handlers and starts nothing new.
 	Deliver(ctx context.Context, stopping <-chan struct{}, received envelope.Received) error
 	// Unrouted returns the record's messages that no handler takes.
 	Unrouted(received envelope.Received) []handler.RawMessage

@@ -145,14 +145,10 @@ func (r *result) verdictOnHandler() error {
 	if r.outcome == handler.AttemptCompleted && !r.Stale {
 		return nil
 	}
-	var (
-		undecodable *handler.DecodeError
-		poison      *handler.PoisonError
-		beyond      *attempt.Unrecoverable
-	)
 	switch {
 	case r.outcome != handler.AttemptFailed && r.outcome != handler.AttemptPoisoned,
-		errors.As(r.failure, &undecodable), errors.As(r.failure, &poison), errors.As(r.failure, &beyond):
+		errors.As(r.failure, new(*handler.DecodeError)), errors.As(r.failure, new(*handler.PoisonError)),
+		errors.As(r.failure, new(*attempt.Unrecoverable)):
 		return errNeutral
 	default:
 		return r.failure

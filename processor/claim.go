@@ -152,12 +152,9 @@ func (c *claimer) nextDue(ctx context.Context, handlers []*handler.Handler, at t
 	}
 	stmt, cancel := context.WithTimeout(ctx, c.opts.StatementTimeout)
 	defer cancel()
-	due, ok, err := c.store.NextDue(stmt, keys, at)
+	due, _, err := c.store.NextDue(stmt, keys, at)
 	if err != nil {
 		return time.Time{}, fmt.Errorf("find the next due status: %w", err)
-	}
-	if !ok {
-		return time.Time{}, nil
 	}
 	return due, nil
 }
@@ -500,12 +497,7 @@ func (c *claimer) addOurs(
 }
 
 // nextReconcile returns when to reconcile next.
-func (c *claimer) nextReconcile() time.Time {
-	if !c.reconcileAt.IsZero() && c.reconcileAt.Before(c.routine) {
-		return c.reconcileAt
-	}
-	return c.routine
-}
+func (c *claimer) nextReconcile() time.Time { return earlier(c.reconcileAt, c.routine) }
 
 // reconcile releases claims that this worker holds in the database but does not run: the response
 // of the claim, or of the accept, was lost. It runs only after such a loss, once the lost statement's
@@ -593,9 +585,7 @@ func (c *claimer) releaseUnheld(
 // keep losing responses, and would postpone reconciling again and again.
 func (c *claimer) noteLostResponse() {
 	c.lostAt = time.Now()
-	if first := c.lostAt.Add(c.opts.StatementTimeout); c.reconcileAt.IsZero() || c.reconcileAt.After(first) {
-		c.reconcileAt = first
-	}
+	c.reconcileAt = earlier(c.reconcileAt, c.lostAt.Add(c.opts.StatementTimeout))
 }
 
 // lostResponse reports whether a response was lost for which reconciling is not over.

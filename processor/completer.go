@@ -472,8 +472,7 @@ func (p *Processor) recordResult(ctx context.Context, r result, applied bool) {
 // fields returns the log fields that name the attempt.
 func (r *result) fields(more ...zap.Field) []zap.Field {
 	return append([]zap.Field{zap.String(telemetry.FieldHandlerKey, r.claim.HandlerKey),
-		zap.String(telemetry.FieldMessageID, r.claim.MessageID),
-		zap.Int(telemetry.FieldAttempt, r.number())}, more...)
+		zap.String(telemetry.FieldMessageID, r.claim.MessageID), zap.Int(telemetry.FieldAttempt, r.number())}, more...)
 }
 
 // event returns the event for the hooks.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -189,13 +190,9 @@ func (d *drain) readPauses(ctx context.Context) error {
 	if time.Since(d.paused) < d.p.opts.HeartbeatInterval {
 		return nil
 	}
-	stmt, cancel := context.WithTimeout(ctx, d.p.opts.StatementTimeout)
-	defer cancel()
-	paused, err := d.p.store.Paused(stmt)
-	if err != nil {
+	if err := d.p.TakePaused(ctx); err != nil {
 		return fmt.Errorf("process pending: %w", err)
 	}
-	d.p.setPaused(paused)
 	d.paused = time.Now()
 	return nil
 }
@@ -323,13 +320,7 @@ func (d *drain) writes() bool {
 
 // until returns when the first claim of a drain's group counts as stuck.
 func (g *group) until() time.Time {
-	until := g.tasks[0].until
-	for _, t := range g.tasks {
-		if t.until.Before(until) {
-			until = t.until
-		}
-	}
-	return until
+	return slices.MinFunc(g.tasks, func(a, b *task) int { return a.until.Compare(b.until) }).until
 }
 
 // within limits a group to the time before its claims count as stuck. Calls that run one after the other share that

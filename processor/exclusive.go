@@ -34,7 +34,7 @@ type lock struct {
 }
 
 // newLock returns the lock of one worker ID. Everything that runs under the lock ends with parent.
-// begun is called when the lock is acquired.
+// acquired is called when the lock is acquired.
 func (p *Processor) newLock(parent context.Context, workerID string, acquired func()) *lock {
 	l := lease.New(p.store, lockName, workerID, p.opts.WorkerTimeout, min(p.opts.StatementTimeout, p.opts.WorkerTimeout/3),
 		p.clock.Now)

@@ -218,8 +218,9 @@ func (f *fleet) compareKeys(pending []string, workers []store.WorkerState) {
 			f.unknown[key] = time.Now()
 		}
 	}
+	unknown = f.unknownKeys()
 	f.mu.Unlock()
-	f.warnUnknown(f.unknownKeys())
+	f.warnUnknown(unknown)
 }
 
 // warnUnknown warns of unknown keys, once of each.
@@ -236,10 +237,8 @@ func (f *fleet) warnUnknown(keys []string) {
 	}
 }
 
-// unknownKeys returns the keys that have been unknown for UnknownKeyGrace, sorted.
+// unknownKeys returns the keys that have been unknown for UnknownKeyGrace, sorted. The caller holds f.mu.
 func (f *fleet) unknownKeys() []string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	var keys []string
 	for key, first := range f.unknown {
 		if time.Since(first) >= f.opts.UnknownKeyGrace {
@@ -250,18 +249,11 @@ func (f *fleet) unknownKeys() []string {
 	return keys
 }
 
-// barredRoles returns the database roles whose sessions ours, me, cannot end.
-func (f *fleet) barredRoles() (barred []string, me string) {
+// report stores in h what the workers' rows have shown.
+func (f *fleet) report(h *Health) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return slices.Clone(f.barred), f.me
-}
-
-// clockSkew returns how far our clock is ahead of the database's; 0 if it is within maxSkew or not known.
-func (f *fleet) clockSkew() time.Duration {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.skew
+	h.ClockSkew, h.BarredRoles, h.DatabaseRole, h.UnknownKeys = f.skew, slices.Clone(f.barred), f.me, f.unknownKeys()
 }
 
 // listsKeys reports whether the handler keys of a worker's row count as known. Keys of stopped and
@@ -333,13 +325,9 @@ func (p *Processor) drainRow() store.Worker {
 
 // row returns the fields that all rows of this program share.
 func (p *Processor) row() store.Worker {
-	return store.Worker{Host: hostname(), PID: os.Getpid(), HandlerKeys: p.registry.Keys(), Namespaces: p.namespaces}
-}
-
-func hostname() string {
 	host, err := os.Hostname()
 	if err != nil {
-		return "unknown"
+		host = "unknown"
 	}
-	return host
+	return store.Worker{Host: host, PID: os.Getpid(), HandlerKeys: p.registry.Keys(), Namespaces: p.namespaces}
 }

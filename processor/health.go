@@ -3,6 +3,7 @@ package processor
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -64,16 +65,11 @@ type Health struct {
 // Health returns the processor's present state (contract 5.15).
 func (p *Processor) Health() Health {
 	now := p.now.Load()
-	h := Health{Running: now != nil, Mode: p.opts.Mode, HoldsLock: now.holdsLock(), Conditions: map[string]error{},
-		Stuck: map[string]int{}}
+	h := Health{Running: now != nil, Mode: p.opts.Mode, HoldsLock: now.holdsLock(), Busy: int(p.runner.busy.Load()),
+		Conditions: map[string]error{}, Stuck: map[string]int{}}
 	if now != nil {
-		h.ClockSkew = p.fleet.clockSkew()
-		h.BarredRoles, h.DatabaseRole = p.fleet.barredRoles()
-		h.UnknownKeys = p.fleet.unknownKeys()
+		p.fleet.report(&h)
 		h.WorkerID = now.session.Load().id
-	}
-	h.Busy = int(p.runner.busy.Load())
-	if now != nil {
 		h.Queued = max(now.claimer.held.count()-h.Busy, 0)
 	}
 	if at := p.progress.Load(); at != 0 {
@@ -92,9 +88,7 @@ func (p *Processor) Health() Health {
 	}
 	p.health.mu.Lock()
 	defer p.health.mu.Unlock()
-	for key, n := range p.health.ignored {
-		h.Stuck[key] = n
-	}
+	maps.Copy(h.Stuck, p.health.ignored)
 	return h
 }
 
@@ -165,7 +159,5 @@ func (b *Backlog) add(of store.Backlog) {
 	b.Due, b.Waiting, b.Processing, b.Poisoned = b.Due+of.Due, b.Waiting+of.Waiting, b.Processing+of.Processing,
 		b.Poisoned+of.Poisoned
 	b.Capped = b.Capped || of.Capped
-	if !of.OldestDue.IsZero() && (b.OldestDue.IsZero() || of.OldestDue.Before(b.OldestDue)) {
-		b.OldestDue = of.OldestDue
-	}
+	b.OldestDue = earlier(b.OldestDue, of.OldestDue)
 }

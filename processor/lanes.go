@@ -128,22 +128,8 @@ func (l *lanes) checkFailed(err error) {
 
 // free wakes the handlers of these keys, also those that only other programs have.
 func (l *lanes) free(keys []string) {
-	l.wake(keys)
+	l.wakeKnown(keys)
 	l.notifyOthers(keys)
-}
-
-// wake wakes the handlers of those keys that we have.
-func (l *lanes) wake(keys []string) {
-	var primary []string
-	for _, key := range keys {
-		if h, known := l.registry.Lookup(key); known {
-			primary = append(primary, h.Key())
-		}
-	}
-	if len(primary) > 0 {
-		slices.Sort(primary)
-		l.wakeup.wake(slices.Compact(primary)...)
-	}
 }
 
 // notifyOthers notifies other programs of those keys that we do not have. They may have renamed a handler of ours.
@@ -217,7 +203,7 @@ func (l *lanes) walk(ctx context.Context, rule store.LaneRule) error {
 		if err != nil {
 			return err
 		}
-		l.wake(keys) // not other programs: for a handler that none has, each check would notify them again
+		l.wakeKnown(keys) // not other programs: for a handler that none has, each check would notify them again
 		if next == nil {
 			return nil
 		}
@@ -236,7 +222,7 @@ func (l *lanes) releaseUnordered(ctx context.Context, handlerKeys []string) erro
 			return fmt.Errorf("release waiting statuses of handlers that are no longer ordered: %w", err)
 		}
 		if released > 0 {
-			l.wake(handlerKeys)
+			l.wakeKnown(handlerKeys)
 		}
 		if released < lanePage {
 			return nil

@@ -238,7 +238,7 @@ func (l *loop) noteClaimed(r *round) {
 	for i := range r.tasks {
 		l.enqueue(r.tasks[i:i+1:i+1], false)
 	}
-	l.noteDue(r.next)
+	l.nextDue = earlier(l.nextDue, r.next)
 }
 
 // found returns the round's result as the scheduler needs it.
@@ -286,7 +286,7 @@ func (l *loop) reconcileDue() bool {
 // untilNextPoll returns the real time until pollAll must run. The wait for a due time is measured by
 // the injected clock. It never exceeds PollingInterval, in case that clock jumps.
 func (l *loop) untilNextPoll() time.Duration {
-	l.noteDue(l.p.wakeup.takeDue())
+	l.nextDue = earlier(l.nextDue, l.p.wakeup.takeDue())
 	wait := time.Until(l.poll)
 	if !l.nextDue.IsZero() {
 		wait = min(wait, max(l.nextDue.Sub(l.p.clock.Now()), time.Millisecond))
@@ -305,10 +305,12 @@ func (l *loop) untilNextPoll() time.Duration {
 	return wait
 }
 
-func (l *loop) noteDue(due time.Time) {
-	if !due.IsZero() && (l.nextDue.IsZero() || due.Before(l.nextDue)) {
-		l.nextDue = due
+// earlier returns the earlier of two times. A zero time is none.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
 	}
+	return a
 }
 
 // pollAll makes the next claims ask for every handler. It runs when a status may be due, when
@@ -352,8 +354,7 @@ func (l *loop) ended(g *group, again bool) (next *group) {
 	if l.open() {
 		next = l.next()
 	}
-	if next == nil || again || g.overdue || l.slotsOf(g.handler).Idle() ||
-		l.round == nil && l.sched.ShouldClaim() {
+	if next == nil || again || g.overdue || l.slotsOf(g.handler).Idle() || l.round == nil && l.sched.ShouldClaim() {
 		l.changed.Notify()
 	}
 	return next

@@ -41,9 +41,7 @@ func (w *wakeup) wake(keys ...string) {
 // at says that a status comes due at that time.
 func (w *wakeup) at(due time.Time) {
 	w.mu.Lock()
-	if w.due.IsZero() || due.Before(w.due) {
-		w.due = due
-	}
+	w.due = earlier(w.due, due)
 	w.mu.Unlock()
 	w.signal.Notify()
 }
@@ -118,24 +116,23 @@ func (p *Processor) listenOnce(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		p.wakeNotified(keys)
+		if len(keys) == 0 { // any handler may have new statuses
+			p.wakeup.wake()
+		}
+		p.wakeKnown(keys)
 	}
 }
 
-// wakeNotified wakes the handlers that are registered here under any of the keys, or all handlers if there are no keys.
-func (p *Processor) wakeNotified(keys []string) {
-	if len(keys) == 0 {
-		p.wakeup.wake()
-		return
-	}
+// wakeKnown wakes the handlers that are registered here under any of the keys.
+func (s *shared) wakeKnown(keys []string) {
 	var known []string
 	for _, key := range keys {
-		if h, ok := p.registry.Lookup(key); ok {
+		if h, ok := s.registry.Lookup(key); ok {
 			known = append(known, h.Key())
 		}
 	}
-	if len(known) > 0 {
-		p.wakeup.wake(known...)
+	if len(known) > 0 { // without keys wake would wake all
+		s.wakeup.wake(known...)
 	}
 }
 

@@ -14,8 +14,7 @@ type Options struct {
 	// poisoned, and in an Inline or Direct channel the record is bad. 0 and 1 both mean no retry. A handler's own
 	// handler.MaxRetries replaces it. The waits between attempts double, from 2 s at most, up to MaxRetryDelay: raise it
 	// to outlast short outages. Do not raise it to outlast long ones: a circuit breaker waits without charging attempts.
-	// In an Inline or Direct channel the partition stands still during all retries. Default 5 (contract 5.6,
-	// 7.6).
+	// In an Inline or Direct channel the partition stands still during all retries. Default 5 (contract 5.6, 7.6).
 	MaxRetries int `yaml:"max_retries" env:"MAX_RETRIES"`
 	// MaxRetryDelay caps the exponential backoff. Do not set it below a few seconds:
 	// failing handlers would be retried almost without pause. Default 5 m.
@@ -77,14 +76,13 @@ type Options struct {
 	// StatementTimeout bounds each database call of the inbox. Do not set it below what a claim of BatchSize needs;
 	// accepts from Kafka that exceed it are tried again in smaller transactions. Default 10 s.
 	StatementTimeout time.Duration `yaml:"statement_timeout" env:"STATEMENT_TIMEOUT"`
-	// TxIsolation is the isolation of the transactions that handlers run in: of Tx, TxBatch and handler.TxGroup, of
-	// every handler of an Inline channel whose markers are in the inbox's database, and of Tx handlers of a Direct
-	// channel. Allowed are sql.LevelDefault, LevelReadCommitted, LevelRepeatableRead and LevelSerializable.
-	// LevelDefault is READ COMMITTED, under any default_transaction_isolation of the role or the database: the
-	// transactions state their level. The inbox's other transactions run at READ COMMITTED under any option, and a
-	// plain handler's statements have the session's default. On SQLite, whose transactions are always serializable,
-	// LevelDefault and LevelSerializable alone are allowed. It has no text form: handlers are written for a level, so
-	// code sets it.
+	// TxIsolation is the isolation of the transactions that handlers run in: of Tx, TxBatch and handler.TxGroup, of every
+	// handler of an Inline channel whose markers are in the inbox's database, and of Tx handlers of a Direct channel.
+	// Allowed are sql.LevelDefault, LevelReadCommitted, LevelRepeatableRead and LevelSerializable. LevelDefault is READ
+	// COMMITTED, under any default_transaction_isolation of the role or the database: the transactions state their level.
+	// The inbox's other transactions run at READ COMMITTED under any option, and a plain handler's statements have the
+	// session's default. On SQLite, whose transactions are always serializable, LevelDefault and LevelSerializable alone
+	// are allowed. It has no text form: handlers are written for a level, so code sets it.
 	//
 	// Do not raise it where one handler in a few needs it and can lock the rows it depends on (SELECT … FOR UPDATE): above
 	// READ COMMITTED attempts that get in each other's way are rolled back and run again at once, uncharged, five times at
@@ -120,12 +118,10 @@ const lockName = "processor"
 // DefaultOptions returns the defaults of contract 9.
 func DefaultOptions() Options {
 	return Options{
-		MaxRetries: 5, MaxRetryDelay: 5 * time.Minute,
-		PollingInterval: 30 * time.Second, Listen: true, BatchSize: 500, Concurrency: 10, Prefetch: 2000,
-		StuckHandlerGrace: time.Minute, StuckMessageThreshold: 5 * time.Minute,
+		MaxRetries: 5, MaxRetryDelay: 5 * time.Minute, PollingInterval: 30 * time.Second, Listen: true, BatchSize: 500,
+		Concurrency: 10, Prefetch: 2000, StuckHandlerGrace: time.Minute, StuckMessageThreshold: 5 * time.Minute,
 		HeartbeatInterval: 5 * time.Second, SweepInterval: 5 * time.Second, WorkerTimeout: 30 * time.Second,
-		MaxAbandoned: 10, UnknownKeyGrace: 10 * time.Minute,
-		StatementTimeout: 10 * time.Second, StopBudget: 10 * time.Second,
+		MaxAbandoned: 10, UnknownKeyGrace: 10 * time.Minute, StatementTimeout: 10 * time.Second, StopBudget: 10 * time.Second,
 	}
 }
 
@@ -140,9 +136,8 @@ func (o Options) Validate() []error {
 		value time.Duration
 	}{
 		{"MaxRetryDelay", o.MaxRetryDelay}, {"PollingInterval", o.PollingInterval},
-		{"StuckHandlerGrace", o.StuckHandlerGrace},
-		{"StuckMessageThreshold", o.StuckMessageThreshold}, {"HeartbeatInterval", o.HeartbeatInterval},
-		{"SweepInterval", o.SweepInterval},
+		{"StuckHandlerGrace", o.StuckHandlerGrace}, {"StuckMessageThreshold", o.StuckMessageThreshold},
+		{"HeartbeatInterval", o.HeartbeatInterval}, {"SweepInterval", o.SweepInterval},
 		{"StatementTimeout", o.StatementTimeout}, {"StopBudget", o.StopBudget},
 	} {
 		if positive.value <= 0 {

@@ -169,9 +169,8 @@ func New(cfg Config) (*Processor, error) {
 	p.runner = &runner{
 		shared: s, measure: cfg.Instruments,
 		attempts: &attempt.Runner{DB: cfg.DB, StatementTimeout: cfg.Options.StatementTimeout,
-			TxIsolation: cfg.Options.TxIsolation,
-			StuckGrace:  cfg.Options.StuckHandlerGrace, Middleware: cfg.Middleware, Running: cfg.Running,
-			Instruments: cfg.Instruments},
+			TxIsolation: cfg.Options.TxIsolation, StuckGrace: cfg.Options.StuckHandlerGrace,
+			Middleware: cfg.Middleware, Running: cfg.Running, Instruments: cfg.Instruments},
 		interruptions: &interruptions{condition: p.cutting, maxDelay: cfg.Options.MaxRetryDelay},
 	}
 	return p, nil
@@ -451,24 +450,21 @@ func (p *Processor) Stop(ctx context.Context) error {
 	waitFor(routine.Go(a.services.Wait), time.Now().Add(max(time.Until(budget.flush), time.Second)))
 	p.notifier.wait(a.hard) // a sweep may have had more to send, which is given up
 	var problems []error
+	report := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
 	if left := a.left.count(); left > 0 {
-		problems = append(problems,
-			fmt.Errorf("stop: %d handlers still run, their claims are recovered by another worker: %s", left, a.left.names()))
+		report("stop: %d handlers still run, their claims are recovered by another worker: %s", left, a.left.names())
 	}
 	if unstored > 0 {
-		problems = append(problems,
-			fmt.Errorf("stop: %d results could not be stored, their claims are recovered by another worker", unstored))
+		report("stop: %d results could not be stored, their claims are recovered by another worker", unstored)
 	}
 	if claiming {
-		problems = append(problems, errors.New("stop: a claim did not end, what it claims is recovered by another worker"))
+		report("stop: a claim did not end, what it claims is recovered by another worker")
 	}
 	if lost != nil {
-		problems = append(problems,
-			fmt.Errorf("stop: claims whose response was lost are recovered by another worker: %w", lost))
+		report("stop: claims whose response was lost are recovered by another worker: %w", lost)
 	}
 	if held > 0 && len(problems) == 0 {
-		problems = append(problems,
-			fmt.Errorf("stop: %d claims could not be released, they are recovered by another worker", held))
+		report("stop: %d claims could not be released, they are recovered by another worker", held)
 	}
 	return errors.Join(problems...)
 }

@@ -210,20 +210,15 @@ func (l *loop) lapse() {
 
 // nextLapse returns when lapse has to run next; zero if it need not.
 func (l *loop) nextLapse() (next time.Time) {
-	sooner := func(at time.Time) {
-		if !at.IsZero() && (next.IsZero() || at.Before(next)) {
-			next = at
-		}
-	}
 	for _, r := range l.reservations {
 		if !r.grant.Expired() {
-			sooner(r.until)
+			next = r.until
 			break
 		}
 	}
 	if l.p.opts.Mode == ModeCompeting {
 		for _, h := range l.sched.Handlers() {
-			sooner(h.LateAt())
+			next = earlier(next, h.LateAt())
 		}
 	}
 	return next

@@ -122,17 +122,19 @@ func (s *sweeper) recover(ctx context.Context, self string, workers []store.Work
 	if err := s.acquireLease(ctx, self); err != nil || !s.leads {
 		return err
 	}
-	dead := slices.DeleteFunc(slices.Clone(workers), func(w store.WorkerState) bool {
-		return w.Released || !s.isDead(w.ID)
-	})
 	known := map[string]bool{}
+	var dead []store.WorkerState
 	for _, w := range workers {
 		known[w.ID] = true
+		if !w.Released && s.isDead(w.ID) {
+			dead = append(dead, w)
+		}
 	}
 	r := &release{sweeper: s, self: self, known: known}
+	each := func(claims []store.OpenClaim) error { return r.claims(ctx, claims) }
 	began, urgent := len(s.rest) == 0, s.deaths > 0
 	if len(dead) > 0 || s.left || began && urgent || time.Since(s.frontAt) >= s.opts.routineRecovery() {
-		rest, err := walker{s.shared}.front(ctx, keys, func(claims []store.OpenClaim) error { return r.claims(ctx, claims) })
+		rest, err := walker{s.shared}.front(ctx, keys, each)
 		s.left = r.left || err != nil
 		if err != nil {
 			return fmt.Errorf("sweep: recover claims: %w", err)
@@ -145,9 +147,7 @@ func (s *sweeper) recover(ctx context.Context, self string, workers []store.Work
 	if urgent {
 		part = s.opts.SweepInterval / 2
 	}
-	rest, err := walker{s.shared}.resume(ctx, s.rest, part, func(claims []store.OpenClaim) error {
-		return r.claims(ctx, claims)
-	})
+	rest, err := walker{s.shared}.resume(ctx, s.rest, part, each)
 	if s.rest = rest; err != nil {
 		return fmt.Errorf("sweep: recover claims: %w", err)
 	}
@@ -486,9 +486,7 @@ func (o Options) abandonStuck(r store.Ref, now time.Time) store.Settlement {
 }
 
 // walker reads claims page by page, each by a statement that reads a bounded number of rows.
-type walker struct {
-	*shared
-}
+type walker struct{ *shared }
 
 // front reads each handler key from the status due longest on, until a page of it has no claims. It returns the rest of
 // the keys.

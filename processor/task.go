@@ -210,12 +210,7 @@ func (g *group) again() []*task {
 
 // stuck reports whether a call of the group was given up and has not returned, as far as the group knows.
 func (g *group) stuck() bool {
-	for _, t := range g.tasks {
-		if errors.Is(t.Err, ErrStuck) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(g.tasks, func(t *task) bool { return errors.Is(t.Err, ErrStuck) })
 }
 
 // runner runs the attempts of groups.
@@ -441,14 +436,7 @@ func releasedResult(t *task, why *attempt.Interruption, now time.Time) result {
 
 // note sets how long an interrupted attempt must wait for its repeat.
 func (i *interruptions) note(t *task) {
-	if t.Err == nil {
-		return
-	}
-	var cut *attempt.Cut
-	if !errors.As(t.Err, &cut) {
-		return
-	}
-	if cut.Database && !cut.Charged {
+	if cut, ok := errors.AsType[*attempt.Cut](t.Err); ok && cut.Database && !cut.Charged {
 		cut.Delay = cmp.Or(cut.Delay, i.again(t, cut.Reason))
 	}
 }

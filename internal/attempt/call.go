@@ -1,10 +1,15 @@
 package attempt
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"runtime"
 	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"gorm.io/gorm"
@@ -128,4 +133,139 @@ func usable(err error) (checked error) {
 		_ = isCut(err) || errors.Is(err, ErrStuck)
 	}
 	return err
+}
+
+// PanicError is the failure of an attempt during which the handler panicked, or other code that ran for it: a driver, a
+// plugin, the application's clock. Its text, with the stack, becomes the last error.
+type PanicError struct {
+	Value any
+	// Stack begins where the panic happened. It ends before the library's own frames, unless there are no others.
+	Stack []byte
+}
+
+// Recovered returns the failure for a value that recover returned. Only a deferred function may call it, while the
+// stack of the panic still exists.
+func Recovered(value any) *PanicError { return &PanicError{Value: value, Stack: panicStack()} }
+
+// Error returns the value and the stack.
+func (e *PanicError) Error() string {
+	return fmt.Sprintf("handler panicked: %v\n\n%s", e.Value, e.Stack)
+}
+
+// Trace returns the stack, for callers that keep it apart from the text.
+func (e *PanicError) Trace() []byte { return e.Stack }
+
+// Unwrap returns the value if it is an error.
+func (e *PanicError) Unwrap() error {
+	err, _ := e.Value.(error)
+	return err
+}
+
+const (
+	maxFrames = 64
+	// callers is the prefix of the functions that call handlers. Frames from there on say nothing about the application.
+	callers = "github.com/gorm-inbox/inbox/handler."
+)
+
+// panicStack returns the frames of the current panic that belong to the application, or all frames below the panic if
+// none does. The last error keeps 2,000 characters, and failure groups use the first frame. Frames of the runtime and
+// of this library would push the application's frames out of both.
+func panicStack() []byte {
+	pcs := make([]uintptr, maxFrames)
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(1, pcs)])
+	var all []runtime.Frame
+	for {
+		frame, more := frames.Next()
+		all = append(all, frame)
+		if !more {
+			break
+		}
+	}
+	for i, f := range all {
+		if f.Function == "runtime.gopanic" {
+			all = all[i+1:]
+			break
+		}
+	}
+	for len(all) > 1 && strings.HasPrefix(all[0].Function, "runtime.") {
+		all = all[1:]
+	}
+	end := len(all)
+	for i, f := range all {
+		if strings.HasPrefix(f.Function, callers) && i > 0 {
+			end = i
+			break
+		}
+	}
+	var out strings.Builder
+	for _, f := range all[:end] {
+		fmt.Fprintf(&out, "%s\n\t%s:%d\n", f.Function, f.File, f.Line)
+	}
+	return []byte(out.String())
+}
+
+// Running tracks the calls of handlers that have not returned, including those that were given up as stuck (contract
+// 5.4). The processor and all synchronous channels of an inbox share one. It is safe for concurrent use. A nil Running
+// tracks nothing.
+type Running struct {
+	now func() time.Time
+
+	mu    sync.Mutex
+	last  uint64                 // the number of the latest call
+	calls map[uint64]RunningCall // by number, so that a call costs no allocation
+}
+
+// RunningCall is a call of a handler that has not returned.
+type RunningCall struct {
+	Handler *handler.Handler
+	Since   time.Time // when it began, by the inbox's clock
+
+	deliveries []handler.Delivery // read-only
+}
+
+// NewRunning returns a Running without calls; now is the inbox's clock.
+func NewRunning(now func() time.Time) *Running {
+	return &Running{now: now, calls: map[uint64]RunningCall{}}
+}
+
+// MessageIDs returns the IDs of the messages that the call handles: several for a batch handler.
+func (c RunningCall) MessageIDs() []string {
+	ids := make([]string, len(c.deliveries))
+	for i, d := range c.deliveries {
+		ids[i] = d.ID
+	}
+	return ids
+}
+
+// begin records a call and returns its number. The call is running until end is called with it.
+func (r *Running) begin(h *handler.Handler, deliveries []handler.Delivery) uint64 {
+	if r == nil {
+		return 0
+	}
+	c := RunningCall{Handler: h, Since: r.now(), deliveries: deliveries}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.last++
+	r.calls[r.last] = c
+	return r.last
+}
+
+func (r *Running) end(call uint64) {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.calls, call)
+}
+
+// Calls returns the running calls, the longest first.
+func (r *Running) Calls() []RunningCall {
+	r.mu.Lock()
+	calls := slices.Collect(maps.Values(r.calls))
+	r.mu.Unlock()
+	slices.SortFunc(calls, func(a, b RunningCall) int {
+		return cmp.Or(a.Since.Compare(b.Since), strings.Compare(a.Handler.Key(), b.Handler.Key()))
+	})
+	return calls
 }

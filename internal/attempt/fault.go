@@ -25,6 +25,11 @@ func databaseFault(t *handlertx.Tx, watched *handlertx.Guard, errs []error) erro
 	return t.Explain(watched.Fault(errors.Join(errs...), store.IsDatabaseFault))
 }
 
+// decided reports whether the handler's error alone decides the message's outcome, as Poison and Snooze do.
+func decided(err error) bool {
+	return errors.As(err, new(*handler.PoisonError)) || errors.As(err, new(*handler.SnoozeError))
+}
+
 // maxCollisions is how often an attempt is repeated at once after its transaction collided with another. After that it
 // waits, as after any other database failure.
 const maxCollisions = 5
@@ -47,8 +52,7 @@ func (r *Runner) interrupt(group []*Attempt, cut Cut) {
 		if !store.IsCrashOfAnother(cut.Reason) {
 			if len(group) == 1 && r.isAtFault(a, cut.Reason) {
 				own.Charged = true
-				own.Reason = fmt.Errorf("%d times in a row, while the database worked for others: %w",
-					a.Interrupted+1, cut.Reason)
+				own.Reason = fmt.Errorf("%d times in a row, while the database worked for others: %w", a.Interrupted+1, cut.Reason)
 			}
 			a.Interrupted, a.LastInterrupted = a.Interrupted+1, time.Now()
 		}
@@ -68,11 +72,8 @@ func interruptBegin(group []*Attempt, reason error) {
 func (r *Runner) interruptCall(group []*Attempt, errs []error, fault error) {
 	r.interrupt(group, Cut{Reason: fmt.Errorf("the database failed in the handler transaction: %w", fault)})
 	for i, a := range group {
-		var (
-			retryAfter *handler.RetryAfterError
-			cut        *Cut
-		)
-		if errors.As(errs[i], &retryAfter) && errors.As(a.Err, &cut) {
+		retryAfter, asked := errors.AsType[*handler.RetryAfterError](errs[i])
+		if cut, ok := errors.AsType[*Cut](a.Err); ok && asked {
 			cut.Delay = max(retryAfter.Delay, time.Microsecond)
 		}
 	}

@@ -1,6 +1,7 @@
 package attempt
 
 import (
+	"cmp"
 	"math/rand/v2"
 	"time"
 
@@ -20,10 +21,7 @@ func NewPolicy(h *handler.Handler, timeout time.Duration, maxRetries int, maxDel
 	delay func(errorCount int) time.Duration,
 ) Policy {
 	usual := func(errorCount int) time.Duration { return Backoff(errorCount, maxDelay) }
-	p := Policy{Timeout: timeout, MaxRetries: maxRetries, Delay: usual}
-	if h.Timeout() > 0 {
-		p.Timeout = h.Timeout()
-	}
+	p := Policy{Timeout: cmp.Or(h.Timeout(), timeout), MaxRetries: maxRetries, Delay: usual}
 	if n, own := h.MaxRetries(); own {
 		p.MaxRetries = n
 	}

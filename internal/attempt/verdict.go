@@ -110,10 +110,7 @@ func (e *Cut) Error() string { return e.Reason.Error() }
 // Unwrap returns the reason.
 func (e *Cut) Unwrap() error { return e.Reason }
 
-func isCut(err error) bool {
-	var cut *Cut
-	return errors.As(err, &cut)
-}
+func isCut(err error) bool { return errors.As(err, new(*Cut)) }
 
 // Interruption is why the inbox itself ends an attempt, for example a stop. It is the cause of the handler's context,
 // or the error of Call.MayStart. Interruptions are distinguished by their address.
@@ -124,7 +121,4 @@ func NewInterruption(reason string) *Interruption { return &Interruption{reason}
 
 func (i *Interruption) Error() string { return i.reason }
 
-func isInterruption(err error) bool {
-	var i *Interruption
-	return errors.As(err, &i)
-}
+func isInterruption(err error) bool { return errors.As(err, new(*Interruption)) }

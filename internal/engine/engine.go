@@ -234,9 +234,7 @@ func (e *Engine) AcceptRejected(ctx context.Context, id string) ([]acceptor.Resu
 }
 
 // AcceptTx persists messages in the caller's transaction, see acceptor.Acceptor.AcceptTx.
-func (e *Engine) AcceptTx(
-	ctx context.Context, tx *gorm.DB, messages ...handler.RawMessage,
-) (*acceptor.Receipt, error) {
+func (e *Engine) AcceptTx(ctx context.Context, tx *gorm.DB, messages ...handler.RawMessage) (*acceptor.Receipt, error) {
 	if err := e.tables.checkTx(ctx, tx); err != nil {
 		return nil, fmt.Errorf("accept in transaction: %w", err)
 	}

@@ -65,8 +65,7 @@ func (e *Engine) startAll(ctx context.Context) error {
 		return err
 	}
 	if len(e.runners) > 0 {
-		// The first heartbeat reads the paused handlers. A synchronous channel must not run a paused handler before
-		// that.
+		// The first heartbeat reads the paused handlers. A synchronous channel must not run a paused handler before that.
 		if err := e.processor.TakePaused(ctx); err != nil {
 			return fmt.Errorf("read paused handlers: %w", err)
 		}

@@ -6,13 +6,18 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
+	"go.uber.org/zap"
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/acceptor"
+	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/idempotent"
+	"github.com/gorm-inbox/inbox/internal/condition"
+	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/synchronous"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/ops"
@@ -61,8 +66,7 @@ func (l live) AcceptRejected(
 	case errors.As(err, new(*synchronous.PausedError)):
 		return nil, fmt.Errorf("%w: %w", ops.ErrPaused, err)
 	}
-	var stillBad *handler.StillBadError
-	if err != nil && !errors.As(err, &stillBad) {
+	if err != nil && !errors.As(err, new(*handler.StillBadError)) {
 		err = badInput(err)
 	}
 	return acceptedOf(results), err
@@ -70,8 +74,7 @@ func (l live) AcceptRejected(
 
 // badInput marks an error in the message as the operator's, to distinguish it from the database's errors.
 func badInput(err error) error {
-	var invalid *acceptor.InvalidError
-	if errors.As(err, &invalid) {
+	if errors.As(err, new(*acceptor.InvalidError)) {
 		return fmt.Errorf("%w: %w", ops.ErrBadInput, err)
 	}
 	return err
@@ -85,12 +88,7 @@ func acceptedOf(results []acceptor.Result) []ops.Accepted {
 	return accepted
 }
 
-func (l live) Cleanup(ctx context.Context) (handler.Deleted, error) {
-	if err := l.e.tables.ready(ctx); err != nil {
-		return handler.Deleted{}, err
-	}
-	return l.e.cleaner.Clean(ctx)
-}
+func (l live) Cleanup(ctx context.Context) (handler.Deleted, error) { return l.e.Cleanup(ctx) }
 
 func (l live) Subscription(key string) (ops.Subscription, error) {
 	s, known := l.e.cfg.Registry.Subscription(key)
@@ -115,11 +113,149 @@ func (l live) Wake(handlerKeys ...string) {
 		}
 	}
 	if len(primary) > 0 { // without keys Wake would wake all
-		slices.Sort(primary)
-		l.e.processor.Wake(slices.Compact(primary)...)
+		l.e.processor.Wake(primary...)
 	}
 }
 
 func (l live) Ended() (time.Time, map[string]ops.Ended) { return l.e.sampler.endedByHandler() }
 
 func (l live) TakePaused(ctx context.Context) error { return l.e.processor.TakePaused(ctx) }
+
+// again tracks the runs of rejected records of Inline and Direct channels that operators have asked for, so that a stop
+// ends them. Its zero value is ready.
+type again struct {
+	mu       sync.Mutex
+	stopping bool
+	running  map[*rerun]bool
+}
+
+// rerun is one such run.
+type rerun struct {
+	once   sync.Once     // closes stop
+	stop   chan struct{} // closed: begin nothing new
+	cancel context.CancelFunc
+	ended  chan struct{}
+}
+
+// errStopping means that a rejected record was not run, or not to its end, because the inbox stops.
+var errStopping = errors.New("the inbox is stopping")
+
+func (a *again) begin(ctx context.Context) (context.Context, *rerun, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	r := &rerun{stop: make(chan struct{}), cancel: cancel, ended: make(chan struct{})}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.stopping {
+		cancel()
+		return nil, nil, errStopping
+	}
+	if a.running == nil {
+		a.running = map[*rerun]bool{}
+	}
+	a.running[r] = true
+	return ctx, r, nil
+}
+
+func (a *again) end(r *rerun) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	r.cancel()
+	close(r.ended)
+	delete(a.running, r)
+}
+
+// stop lets the running attempts end, then cancels them, within ctx. Nothing begins until reopen is called.
+func (a *again) stop(ctx context.Context) error {
+	a.mu.Lock()
+	a.stopping = true
+	var all []*rerun
+	for r := range a.running {
+		r.once.Do(func() { close(r.stop) }) // an earlier stop may have timed out
+		all = append(all, r)
+	}
+	a.mu.Unlock()
+	soft, cancel := ctx, context.CancelFunc(func() {})
+	if deadline, ends := ctx.Deadline(); ends {
+		soft, cancel = context.WithTimeout(ctx, time.Until(deadline)*3/4)
+	}
+	defer cancel()
+	for _, r := range all {
+		select {
+		case <-r.ended:
+		case <-soft.Done():
+		}
+	}
+	for _, r := range all {
+		r.cancel()
+		select {
+		case <-r.ended:
+		case <-ctx.Done():
+			return errors.New("a rejected record is still being run again")
+		}
+	}
+	return nil
+}
+
+// reopen lets records run again after a stop.
+func (a *again) reopen() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.stopping = false
+}
+
+// runAgain runs the handlers of a rejected record of an Inline or Direct channel again, see acceptor.Config.
+func (e *Engine) runAgain(
+	ctx context.Context, channel string, received envelope.Received,
+) (results []acceptor.Result, bad, err error) {
+	if err := e.processor.TakePaused(ctx); err != nil { // a process that is not started has not read it
+		return nil, nil, err
+	}
+	running, r, err := e.again.begin(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer e.again.end(r)
+	ran, err := e.runners[channel].RunAgain(running, r.stop, received)
+	var failed *synchronous.FailedError
+	switch {
+	case errors.As(err, &failed):
+		return nil, failed, nil
+	case errors.Is(err, envelope.ErrInterrupted) && ctx.Err() != nil:
+		return nil, nil, ctx.Err()
+	case errors.Is(err, envelope.ErrInterrupted):
+		return nil, nil, errStopping
+	}
+	return ranResults(ran), nil, err
+}
+
+func ranResults(ran []synchronous.Ran) []acceptor.Result {
+	results := make([]acceptor.Result, len(ran))
+	for i, r := range ran {
+		results[i] = acceptor.Result{MessageID: r.MessageID, Outcome: handler.OutcomeProcessed, Handlers: r.Handlers}
+		if r.Routed == 0 {
+			results[i].Outcome = handler.OutcomeUnrouted
+		}
+	}
+	return results
+}
+
+// reAcceptRequestedUntilStopped accepts, at intervals, the rejected messages again that another process has requested.
+func (e *Engine) reAcceptRequestedUntilStopped(ctx context.Context) {
+	failing := condition.New(e.log, e.cfg.Clock, zap.WarnLevel, "reading requests to accept rejected messages again",
+		"they wait")
+	repeat(ctx, e.cfg.Processor.HeartbeatInterval, failing, "accepting rejected messages again", func() error {
+		return e.ops.ReAcceptRequested(ctx, e.cfg.channelNames())
+	})
+}
+
+// repeat does work at intervals until ctx ends. failing is the condition that it fails, and what names it.
+func repeat(ctx context.Context, interval time.Duration, failing *condition.Condition, what string, work func() error) {
+	for routine.Sleep(ctx, interval) {
+		err := routine.Protect(what, work)
+		if err == nil {
+			failing.End(nil)
+		} else if ctx.Err() == nil {
+			failing.Begin(nil, err)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -152,12 +153,9 @@ func (s *sampler) run(ctx context.Context) {
 // takeSample queries the backlog and keeps the result, or the error. It also logs the calls that do not return. A
 // panic, such as a driver's, counts as an error.
 func (s *sampler) takeSample(ctx context.Context, longRunning map[string]*condition.Condition) error {
-	var (
-		backlog []processor.Backlog
-		workers int
-		err     error
-	)
-	err = routine.Protect("the sample", func() (err error) {
+	var backlog []processor.Backlog
+	var workers int
+	err := routine.Protect("the sample", func() (err error) {
 		s.logLongRunning(longRunning)
 		backlog, workers, err = s.e.processor.Backlog(ctx)
 		return err
@@ -301,8 +299,7 @@ func partitionsOf(consumers []kafkaconsumer.Health) []telemetry.PartitionSample 
 	for _, c := range consumers {
 		for _, p := range c.Partitions {
 			partitions = append(partitions, telemetry.PartitionSample{Channel: c.Channel, GroupID: c.GroupID, Topic: p.Topic,
-				Partition: p.Partition,
-				Lag:       p.Lag, Halted: p.Halted != nil})
+				Partition: p.Partition, Lag: p.Lag, Halted: p.Halted != nil})
 		}
 	}
 	return partitions
@@ -310,10 +307,7 @@ func partitionsOf(consumers []kafkaconsumer.Health) []telemetry.PartitionSample 
 
 // timeoutOf returns how long a call of the handler may take, 0 for no limit.
 func (e *Engine) timeoutOf(h *handler.Handler) time.Duration {
-	if own := h.Timeout(); own > 0 {
-		return own
-	}
-	return e.cfg.Processor.HandlerTimeout
+	return cmp.Or(h.Timeout(), e.cfg.Processor.HandlerTimeout)
 }
 
 // oldestRunning returns the start of each handler's oldest running call, zero if none runs.
