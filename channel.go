@@ -27,7 +27,7 @@ type channel struct {
 	namespaces    []string      // declared by IDNamespace; more than one is an error
 	withoutInbox  bool          // exempt from ConsumeChannelInboxRequirement
 	configure     []func(o *ChannelOptions)
-	options       ChannelOptions // the inbox's, changed by configure; set by newConfig
+	options       ChannelOptions // the inbox's, changed by configure; set by config.apply
 	injections    []*injection
 	injecting     bool                    // options of an injection are being applied
 	values        map[*injection]injected // nil while the Fx graph is not known
@@ -91,6 +91,78 @@ func IDNamespace(name string) ChannelOption {
 	return func(c *channel) { c.namespaces = append(c.namespaces, name) }
 }
 
+// Direct runs the channel's handlers on its Kafka records without an inbox: record after record in each partition,
+// PartitionConcurrency partitions at once, and the offset moves past a record when all handlers of its messages are
+// done. Nothing is stored, so nothing is deduplicated, replayed or shown, and a crash, a rebalance or a lost commit
+// runs a record's handlers again, from attempt 1. A message without ID gets its coordinates as ID.
+//
+// A failed handler is retried while its partition waits, without those that have succeeded. After MaxRetries attempts,
+// or handler.Poison, the record is bad, and BadRecords applies. Middleware, codecs, backoff, HandlerTimeout, OnAttempt
+// and OnPoisoned work as in the inbox. A Tx handler's transaction is committed before the offset: its writes happen as
+// a whole, at least once. HaltAtBadRecords above 1 has no effect, because records come one by one.
+// AcceptRejected runs a rejected record through all of its handlers again (contract 7.1, 7.4).
+//
+// A rebalance or a stop starts no further handler. Those that run get DrainTimeout, at most three quarters of Stop's
+// time for consumers; then they are cancelled, and the record's handlers all run again. The next call for the partition
+// waits up to StuckHandlerGrace for a handler that ignores its cancelled context, which Health shows.
+//
+// Direct requires Kafka. Batch handlers, Ordered, TxGroup, CircuitBreaker, Concurrency, Retention and IdempotencyKey
+// are not supported. Statuses that the inbox stored before the channel became Direct are still processed.
+//
+// Do not use it for messages that must not be lost or handled twice. Do not use it for handlers that fail for long: a
+// failing message holds up all that come after it in its partition (contract 1, 7.6).
+func Direct() ChannelOption { return func(c *channel) { c.setMode(engine.Direct) } }
+
+// AllowConsumeWithoutInbox exempts the channel from ConsumeChannelInboxRequirement, and from nothing else. Do not use
+// it to silence the check: it records a decision that this channel needs no inbox (contract 7.7).
+func AllowConsumeWithoutInbox() ChannelOption { return func(c *channel) { c.withoutInbox = true } }
+
+// ChannelOptions are the options of an inbox that each of its channels may have for itself.
+type ChannelOptions struct {
+	// Acceptor says how to treat the channel's records that are no message for a handler. All channels that share IDs
+	// must have the same DifferingContent; it has no effect on Inline and Direct channels. BadRecords, HaltAtBadRecords
+	// and OnGap have none without a transport.
+	Acceptor acceptor.Options `yaml:",inline"`
+	// MaxRetries is processor.Options.MaxRetries for the channel's handlers without a handler.MaxRetries. Do not set it
+	// for a single handler.
+	MaxRetries int `yaml:"max_retries" env:"MAX_RETRIES"`
+	// PartitionConcurrency is how many partitions of this Inline or Direct channel may run a handler at once. Do not set
+	// it on an Inbox channel: there handler.Concurrency limits each handler (contract 7.6).
+	PartitionConcurrency int `yaml:"partition_concurrency" env:"PARTITION_CONCURRENCY"`
+}
+
+// ConfigureChannel sets options for this channel alone. set gets the inbox's options, in any order of declaration. A
+// bad value fails the start with an error that names channel and option, and so does an option that has no effect on
+// the channel. A nil set does nothing. Do not use it for a single handler: handler.MaxRetries and its siblings do
+// (contract 9).
+func ConfigureChannel(set func(o *ChannelOptions)) ChannelOption {
+	return func(c *channel) {
+		if set != nil {
+			c.configure = append(c.configure, set)
+		}
+	}
+}
+
+// setMode declares the channel's delivery mode.
+func (c *channel) setMode(d engine.Mode) {
+	c.declaredModes = append(c.declaredModes, d)
+	c.mode = d
+}
+
+// ofChannels returns the options that a channel has unless it changes them.
+func (o Options) ofChannels() ChannelOptions {
+	return ChannelOptions{Acceptor: o.Acceptor, MaxRetries: o.Processor.MaxRetries,
+		PartitionConcurrency: o.PartitionConcurrency}
+}
+
+// setOptions gives the channel the inbox's options, and lets it change them.
+func (c *channel) setOptions(inbox Options) {
+	c.options = inbox.ofChannels()
+	for _, set := range c.configure {
+		set(&c.options)
+	}
+}
+
 // idNamespace returns the namespace in which the channel's message IDs are unique.
 func (c *channel) idNamespace() string {
 	if len(c.namespaces) > 0 {
@@ -126,198 +198,6 @@ func (c *channel) handlerKeys() (keys []string) {
 // namesIDs reports whether the channel's message IDs begin with its name.
 func (c *channel) namesIDs() bool {
 	return slices.ContainsFunc(c.kafka, func(cfg kafkaconsumer.Config) bool { return cfg.Decoder.ID.OfChannel() })
-}
-
-// namespaceProblems returns the errors in IDNamespace. A channel shares its IDs only if it declares so itself, so that
-// no other channel's declaration changes which messages are its duplicates.
-func (c *channel) namespaceProblems(channels []*channel) []error {
-	var problems []error
-	refuse := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
-	if len(c.namespaces) > 1 {
-		refuse("channel %q has inbox.IDNamespace twice", c.name)
-	}
-	for _, name := range c.namespaces {
-		if !isName(name) {
-			refuse("channel %q: inbox.IDNamespace %q is not %s", c.name, name, nameRule)
-		}
-		if c.mode == engine.Direct {
-			refuse("channel %q is in %s mode, where inbox.IDNamespace has nothing to share: leave it out", c.name, engine.Direct)
-			continue
-		}
-		for _, other := range channels {
-			switch {
-			case other == c, len(c.injections)+len(other.injections) > 0 && c.values == nil: // it may get a namespace
-			case other.name == name && len(other.namespaces) == 0:
-				refuse("channel %q shares the IDs of channel %q, which does not say so: give both inbox.IDNamespace(%q)", c.name,
-					name, name)
-			case other.name == name && other.idNamespace() != name:
-				refuse("channel %q: inbox.IDNamespace is the name of channel %q, whose IDs are in namespace %q: give another",
-					c.name, name, other.idNamespace())
-			case other.idNamespace() == name && c.mode == engine.Inline:
-				refuse("channel %q is in %s mode and has namespace %q in common with channel %q, but cannot share IDs: give it a namespace of its own",
-					c.name, engine.Inline, name, other.name)
-			case other.idNamespace() == name && strings.HasPrefix(other.name, c.name+":") && c.namesIDs() && other.namesIDs():
-				refuse("channels %q and %q share namespace %q and begin their IDs with their names, so that %q could be an ID of both: rename one, or use another ID strategy",
-					c.name, other.name, name, other.name+":1")
-			}
-		}
-	}
-	return problems
-}
-
-// nameRule describes the names that isName accepts. The name is stored with every message.
-const nameRule = "1 to 200 characters of valid UTF-8 without NUL"
-
-func isName(name string) bool { return name != "" && store.CheckText(name, columns.MaxChannel) == nil }
-
-// setMode declares the channel's delivery mode.
-func (c *channel) setMode(d engine.Mode) {
-	c.declaredModes = append(c.declaredModes, d)
-	c.mode = d
-}
-
-// Direct runs the channel's handlers on its Kafka records without an inbox: record after record in each partition,
-// PartitionConcurrency partitions at once, and the offset moves past a record when all handlers of its messages are
-// done. Nothing is stored, so nothing is deduplicated, replayed or shown, and a crash, a rebalance or a lost commit
-// runs a record's handlers again, from attempt 1. A message without ID gets its coordinates as ID.
-//
-// A failed handler is retried while its partition waits, without those that have succeeded. After MaxRetries attempts,
-// or handler.Poison, the record is bad, and BadRecords applies. Middleware, codecs, backoff, HandlerTimeout, OnAttempt
-// and OnPoisoned work as in the inbox. A Tx handler's transaction is committed before the offset: its writes happen as
-// a whole, at least once. HaltAtBadRecords above 1 has no effect, because records come one by one.
-// AcceptRejected runs a rejected record through all of its handlers again (contract 7.1, 7.4).
-//
-// A rebalance or a stop starts no further handler. Those that run get DrainTimeout, at most three quarters of Stop's
-// time for consumers; then they are cancelled, and the record's handlers all run again. The next call for the partition
-// waits up to StuckHandlerGrace for a handler that ignores its cancelled context, which Health shows.
-//
-// Direct requires Kafka. Batch handlers, Ordered, TxGroup, CircuitBreaker, Concurrency, Retention and IdempotencyKey
-// are not supported. Statuses that the inbox stored before the channel became Direct are still processed.
-//
-// Do not use it for messages that must not be lost or handled twice. Do not use it for handlers that fail for long: a
-// failing message holds up all that come after it in its partition (contract 1, 7.6).
-func Direct() ChannelOption { return func(c *channel) { c.setMode(engine.Direct) } }
-
-// AllowConsumeWithoutInbox exempts the channel from ConsumeChannelInboxRequirement, and from nothing else. Do not use
-// it to silence the check: it records a decision that this channel needs no inbox (contract 7.7).
-func AllowConsumeWithoutInbox() ChannelOption { return func(c *channel) { c.withoutInbox = true } }
-
-// validateModes returns what the channels' delivery modes do not support.
-func (cfg *config) validateModes(subscriptions []registry.Subscription) error {
-	var problems []error
-	refuse := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
-	modes := map[string]engine.Mode{} // of the channels whose mode is known
-	for _, c := range cfg.channels {
-		if !(cfg.incomplete() && len(c.injections) > 0) {
-			modes[c.name] = c.mode
-		}
-		if c.mode == engine.Inbox {
-			continue
-		}
-		if len(c.declaredModes) > 1 {
-			refuse("channel %q has several delivery modes %v: declare one of inbox.Inline and inbox.Direct, once", c.name,
-				c.declaredModes)
-		}
-		if len(c.kafka) == 0 && !(cfg.incomplete() && len(c.injections) > 0) {
-			refuse("channel %q is in %s mode and has no transport: declare inbox.Kafka, or leave inbox.%[2]s out", c.name,
-				c.mode)
-		}
-		if cfg.options.ConsumeChannelInboxRequirement == RequirementFail && !c.withoutInbox && !cfg.optionsOpen() {
-			refuse("channel %q consumes in %s mode, and option ConsumeChannelInboxRequirement is %s: use the inbox, or declare inbox.AllowConsumeWithoutInbox",
-				c.name, c.mode, RequirementFail)
-		}
-		if c.markers != nil {
-			problems = append(problems, c.markerProblems(cfg)...)
-		}
-	}
-	for _, s := range subscriptions {
-		mode, known := modes[s.Channel]
-		if !known {
-			continue
-		}
-		for _, option := range unsupportedOptions(s.Handler, mode) {
-			refuse("channel %q, type %q, handler %q: %s is not supported in %s mode", s.Channel, s.Type, s.Handler.Key(), option,
-				mode)
-		}
-	}
-	return errors.Join(problems...)
-}
-
-// unsupportedOptions names the options of a handler that the mode does not support, because it has no stored statuses
-// or no markers.
-func unsupportedOptions(h *handler.Handler, mode engine.Mode) []string {
-	_, breaks := h.CircuitBreaker()
-	withoutInbox := mode != engine.Inbox
-	var options []string
-	for _, o := range []struct {
-		name        string
-		unsupported bool
-	}{
-		{"a batch handler", withoutInbox && h.TakesBatches()},
-		{"Ordered", withoutInbox && h.Ordered()},
-		{"TxGroup", withoutInbox && h.TxGroup() > 1},
-		{"Concurrency", withoutInbox && h.Concurrency() > 0},
-		{"Retention", mode == engine.Direct && h.Retention() > 0},
-		{"CircuitBreaker", withoutInbox && breaks},
-		{"IdempotencyKey", mode != engine.Inline && h.IdempotencyKey() != nil},
-	} {
-		if o.unsupported {
-			options = append(options, o.name)
-		}
-	}
-	return options
-}
-
-// validateChannels returns what is wrong with the channels themselves. The registry checks the handlers, and
-// validateKafka the transports.
-func (cfg *config) validateChannels() error {
-	var problems []error
-	refuse := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
-	if len(cfg.channels) == 0 && len(cfg.added) == 0 && !(cfg.incomplete() && (cfg.extended || cfg.injects)) {
-		if cfg.feature {
-			refuse("inbox.Extend has no channels and no handlers")
-		} else {
-			refuse("it has no channels: declare them with inbox.Channel")
-		}
-	}
-	for _, a := range cfg.added {
-		if !cfg.incomplete() {
-			problems = append(problems, noChannel(a.channel))
-		}
-	}
-	for _, c := range cfg.all() {
-		for _, s := range c.subscriptions {
-			switch {
-			case s.spec == nil:
-				refuse("channel %q, type %q: a handler is nil", c.name, s.typ)
-			case s.spec.graph != nil && !cfg.withFx:
-				refuse("channel %q, type %q, handler %q: it comes from the Fx graph (%s); without Fx use inbox.Func or inbox.Tx",
-					c.name, s.typ, s.spec.key, s.spec.graph.typ)
-			case s.spec.graph != nil && s.injected:
-				refuse("channel %q, type %q, handler %q: inbox.From within inbox.Inject: take the %s as a parameter, and use inbox.Func or inbox.Tx",
-					c.name, s.typ, s.spec.key, s.spec.graph.typ)
-			}
-		}
-	}
-	seen := map[string]bool{}
-	for _, c := range cfg.channels {
-		problems = append(problems, c.namespaceProblems(cfg.channels)...)
-		problems = append(problems, c.optionProblems(cfg))
-		if !isName(c.name) {
-			refuse("channel %q: the name is not %s", c.name, nameRule)
-		}
-		if seen[c.name] {
-			refuse("channel %q is declared twice", c.name)
-		}
-		seen[c.name] = true
-		if len(c.kafka) > 1 {
-			refuse("channel %q has inbox.Kafka twice: list all topics in one", c.name)
-		}
-		if len(c.subscriptions) == 0 && !cfg.handlersOpen(c) {
-			refuse("channel %q has no handlers: declare them with inbox.On", c.name)
-		}
-	}
-	return errors.Join(problems...)
 }
 
 // subscriptionsOf returns the registry's subscriptions. Handlers of the Fx graph come from resolved; those that it
@@ -356,109 +236,6 @@ func registrations(inbox string, channels []*channel) []registry.Registration {
 	return all
 }
 
-// ChannelOptions are the options of an inbox that each of its channels may have for itself.
-type ChannelOptions struct {
-	// Acceptor says how to treat the channel's records that are no message for a handler. All channels that share IDs
-	// must have the same DifferingContent; it has no effect on Inline and Direct channels. BadRecords, HaltAtBadRecords
-	// and OnGap have none without a transport.
-	Acceptor acceptor.Options `yaml:",inline"`
-	// MaxRetries is processor.Options.MaxRetries for the channel's handlers without a handler.MaxRetries. Do not set it
-	// for a single handler.
-	MaxRetries int `yaml:"max_retries" env:"MAX_RETRIES"`
-	// PartitionConcurrency is how many partitions of this Inline or Direct channel may run a handler at once. Do not set
-	// it on an Inbox channel: there handler.Concurrency limits each handler (contract 7.6).
-	PartitionConcurrency int `yaml:"partition_concurrency" env:"PARTITION_CONCURRENCY"`
-}
-
-// ConfigureChannel sets options for this channel alone. set gets the inbox's options, in any order of declaration. A
-// bad value fails the start with an error that names channel and option, and so does an option that has no effect on
-// the channel. A nil set does nothing. Do not use it for a single handler: handler.MaxRetries and its siblings do
-// (contract 9).
-func ConfigureChannel(set func(o *ChannelOptions)) ChannelOption {
-	return func(c *channel) {
-		if set != nil {
-			c.configure = append(c.configure, set)
-		}
-	}
-}
-
-// ofChannels returns the options that a channel has unless it changes them.
-func (o Options) ofChannels() ChannelOptions {
-	return ChannelOptions{Acceptor: o.Acceptor, MaxRetries: o.Processor.MaxRetries,
-		PartitionConcurrency: o.PartitionConcurrency}
-}
-
-// setOptions gives the channel the inbox's options, and lets it change them.
-func (c *channel) setOptions(inbox Options) {
-	c.options = inbox.ofChannels()
-	for _, set := range c.configure {
-		set(&c.options)
-	}
-}
-
-// optionProblems returns the errors in the channel's own options. Options.Validate checks the values that equal the
-// inbox's.
-func (c *channel) optionProblems(cfg *config) error {
-	theirs, own := cfg.options.ofChannels(), c.options
-	var found []error
-	refuse := func(format string, args ...any) { found = append(found, fmt.Errorf(format, args...)) }
-	if own.Acceptor != theirs.Acceptor {
-		found = append(found, own.Acceptor.Validate())
-	}
-	if own.MaxRetries < 0 && own.MaxRetries != theirs.MaxRetries {
-		refuse("option MaxRetries = %d: must be 0 or more", own.MaxRetries)
-	}
-	if own.PartitionConcurrency < 1 && own.PartitionConcurrency != theirs.PartitionConcurrency {
-		refuse("option PartitionConcurrency = %d: must be 1 or more", own.PartitionConcurrency)
-	}
-	stores, consumes := c.mode == engine.Inbox, len(c.kafka) > 0
-	for _, option := range []struct {
-		name            string
-		changed, useful bool
-		need            string
-	}{
-		{"PartitionConcurrency", own.PartitionConcurrency != theirs.PartitionConcurrency, !stores, "inbox.Inline or inbox.Direct"},
-		{"DifferingContent", own.Acceptor.DifferingContent != theirs.Acceptor.DifferingContent, stores, "Inbox mode"},
-		{"BadRecords", own.Acceptor.BadRecords != theirs.Acceptor.BadRecords, consumes, "inbox.Kafka"},
-		{"HaltAtBadRecords", own.Acceptor.HaltAtBadRecords != theirs.Acceptor.HaltAtBadRecords, consumes, "inbox.Kafka"},
-		{"OnGap", own.Acceptor.OnGap != theirs.Acceptor.OnGap, consumes, "inbox.Kafka"},
-	} {
-		if option.changed && !option.useful && !cfg.channelOpen(c) {
-			refuse("option %s of inbox.ConfigureChannel needs %s: leave it out", option.name, option.need)
-		}
-	}
-	for _, other := range cfg.channels {
-		if other.name < c.name && other.idNamespace() == c.idNamespace() && !cfg.channelOpen(c) && !cfg.channelOpen(other) &&
-			other.options.Acceptor.DifferingContent != own.Acceptor.DifferingContent {
-			refuse("option DifferingContent = %q: must be that of channel %q (%q), with which it shares its IDs",
-				own.Acceptor.DifferingContent, other.name, other.options.Acceptor.DifferingContent)
-		}
-	}
-	return problems.Prefix(fmt.Sprintf("channel %q: ", c.name), errors.Join(found...))
-}
-
-// validateKafka returns what is wrong with the channels' transports.
-func (cfg *config) validateKafka() error {
-	var all []error
-	for _, c := range cfg.channels {
-		policy := c.options.Acceptor.BadRecords
-		for _, k := range c.kafka {
-			err := k.Validate()
-			switch {
-			case cfg.channelOpen(c):
-			case policy == acceptor.BadRecordDeadLetter && k.DeadLetterTopic == "":
-				err = errors.Join(err, fmt.Errorf("option DeadLetterTopic is empty: must be a topic with BadRecords %s", policy))
-			case policy != acceptor.BadRecordDeadLetter && k.DeadLetterTopic != "" && !k.PublishPoisoned:
-				err = errors.Join(err,
-					fmt.Errorf("option DeadLetterTopic = %q: must be empty while BadRecords is %s and PublishPoisoned is off",
-						k.DeadLetterTopic, policy))
-			}
-			all = append(all, problems.Prefix(fmt.Sprintf("channel %q: ", c.name), err))
-		}
-	}
-	return errors.Join(all...)
-}
-
 // membership is a channel's consumer group.
 type membership struct {
 	inbox, channel string
@@ -476,13 +253,232 @@ func memberships(inbox string, channels []*channel) []membership {
 	return all
 }
 
+// namespaceProblems returns the errors in IDNamespace. A channel shares its IDs only if it declares so itself, so that
+// no other channel's declaration changes which messages are its duplicates.
+func (c *channel) namespaceProblems(channels []*channel) []error {
+	var found problems.List
+	if len(c.namespaces) > 1 {
+		found.Addf("channel %q has inbox.IDNamespace twice", c.name)
+	}
+	for _, name := range c.namespaces {
+		if !isName(name) {
+			found.Addf("channel %q: inbox.IDNamespace %q is not %s", c.name, name, nameRule)
+		}
+		if c.mode == engine.Direct {
+			found.Addf("channel %q is in %s mode, where inbox.IDNamespace has nothing to share: leave it out", c.name, engine.Direct)
+			continue
+		}
+		for _, other := range channels {
+			switch {
+			case other == c, len(c.injections)+len(other.injections) > 0 && c.values == nil: // it may get a namespace
+			case other.name == name && len(other.namespaces) == 0:
+				found.Addf("channel %q shares the IDs of channel %q, which does not say so: give both inbox.IDNamespace(%q)",
+					c.name, name, name)
+			case other.name == name && other.idNamespace() != name:
+				found.Addf("channel %q: inbox.IDNamespace is the name of channel %q, whose IDs are in namespace %q: give another",
+					c.name, name, other.idNamespace())
+			case other.idNamespace() == name && c.mode == engine.Inline:
+				found.Addf("channel %q is in %s mode and has namespace %q in common with channel %q, but cannot share IDs: give it a namespace of its own",
+					c.name, engine.Inline, name, other.name)
+			case other.idNamespace() == name && strings.HasPrefix(other.name, c.name+":") && c.namesIDs() && other.namesIDs():
+				found.Addf("channels %q and %q share namespace %q and begin their IDs with their names, so that %q could be an ID of both: rename one, or use another ID strategy",
+					c.name, other.name, name, other.name+":1")
+			}
+		}
+	}
+	return found
+}
+
+// nameRule describes the names that isName accepts. The name is stored with every message.
+const nameRule = "1 to 200 characters of valid UTF-8 without NUL"
+
+func isName(name string) bool { return name != "" && store.CheckText(name, columns.MaxChannel) == nil }
+
+// validateModes returns what the channels' delivery modes do not support.
+func (cfg *config) validateModes(subscriptions []registry.Subscription) error {
+	var found problems.List
+	modes := map[string]engine.Mode{} // of the channels whose mode is known
+	for _, c := range cfg.channels {
+		if !(cfg.incomplete() && len(c.injections) > 0) {
+			modes[c.name] = c.mode
+		}
+		if c.mode == engine.Inbox {
+			continue
+		}
+		if len(c.declaredModes) > 1 {
+			found.Addf("channel %q has several delivery modes %v: declare one of inbox.Inline and inbox.Direct, once",
+				c.name, c.declaredModes)
+		}
+		if len(c.kafka) == 0 && !(cfg.incomplete() && len(c.injections) > 0) {
+			found.Addf("channel %q is in %s mode and has no transport: declare inbox.Kafka, or leave inbox.%[2]s out",
+				c.name, c.mode)
+		}
+		if cfg.options.ConsumeChannelInboxRequirement == RequirementFail && !c.withoutInbox && !cfg.optionsOpen() {
+			found.Addf("channel %q consumes in %s mode, and option ConsumeChannelInboxRequirement is %s: use the inbox, or declare inbox.AllowConsumeWithoutInbox",
+				c.name, c.mode, RequirementFail)
+		}
+		if c.markers != nil {
+			found = append(found, c.markerProblems(cfg)...)
+		}
+	}
+	for _, s := range subscriptions {
+		mode, known := modes[s.Channel]
+		if !known {
+			continue
+		}
+		for _, option := range unsupportedOptions(s.Handler, mode) {
+			found.Addf("channel %q, type %q, handler %q: %s is not supported in %s mode",
+				s.Channel, s.Type, s.Handler.Key(), option, mode)
+		}
+	}
+	return errors.Join(found...)
+}
+
+// unsupportedOptions names the options of a handler that the mode does not support, because it has no stored statuses
+// or no markers.
+func unsupportedOptions(h *handler.Handler, mode engine.Mode) []string {
+	_, breaks := h.CircuitBreaker()
+	withoutInbox := mode != engine.Inbox
+	var options []string
+	for _, o := range []struct {
+		name        string
+		unsupported bool
+	}{
+		{"a batch handler", withoutInbox && h.TakesBatches()},
+		{"Ordered", withoutInbox && h.Ordered()},
+		{"TxGroup", withoutInbox && h.TxGroup() > 1},
+		{"Concurrency", withoutInbox && h.Concurrency() > 0},
+		{"Retention", mode == engine.Direct && h.Retention() > 0},
+		{"CircuitBreaker", withoutInbox && breaks},
+		{"IdempotencyKey", mode != engine.Inline && h.IdempotencyKey() != nil},
+	} {
+		if o.unsupported {
+			options = append(options, o.name)
+		}
+	}
+	return options
+}
+
+// validateChannels returns what is wrong with the channels themselves. The registry checks the handlers, and
+// validateKafka the transports.
+func (cfg *config) validateChannels() error {
+	var found problems.List
+	if len(cfg.channels) == 0 && len(cfg.added) == 0 && !(cfg.incomplete() && (cfg.extended || cfg.injects)) {
+		if cfg.feature {
+			found.Addf("inbox.Extend has no channels and no handlers")
+		} else {
+			found.Addf("it has no channels: declare them with inbox.Channel")
+		}
+	}
+	for _, a := range cfg.added {
+		if !cfg.incomplete() {
+			found = append(found, noChannel(a.channel))
+		}
+	}
+	for _, c := range cfg.all() {
+		for _, s := range c.subscriptions {
+			switch {
+			case s.spec == nil:
+				found.Addf("channel %q, type %q: a handler is nil", c.name, s.typ)
+			case s.spec.graph != nil && !cfg.withFx:
+				found.Addf("channel %q, type %q, handler %q: it comes from the Fx graph (%s); without Fx use inbox.Func or inbox.Tx",
+					c.name, s.typ, s.spec.key, s.spec.graph.typ)
+			case s.spec.graph != nil && s.injected:
+				found.Addf("channel %q, type %q, handler %q: inbox.From within inbox.Inject: take the %s as a parameter, and use inbox.Func or inbox.Tx",
+					c.name, s.typ, s.spec.key, s.spec.graph.typ)
+			}
+		}
+	}
+	seen := map[string]bool{}
+	for _, c := range cfg.channels {
+		found = append(found, c.namespaceProblems(cfg.channels)...)
+		found = append(found, c.optionProblems(cfg))
+		if !isName(c.name) {
+			found.Addf("channel %q: the name is not %s", c.name, nameRule)
+		}
+		if seen[c.name] {
+			found.Addf("channel %q is declared twice", c.name)
+		}
+		seen[c.name] = true
+		if len(c.kafka) > 1 {
+			found.Addf("channel %q has inbox.Kafka twice: list all topics in one", c.name)
+		}
+		if len(c.subscriptions) == 0 && !cfg.handlersOpen(c) {
+			found.Addf("channel %q has no handlers: declare them with inbox.On", c.name)
+		}
+	}
+	return errors.Join(found...)
+}
+
+// optionProblems returns the errors in the channel's own options. Options.Validate checks the values that equal the
+// inbox's.
+func (c *channel) optionProblems(cfg *config) error {
+	theirs, own := cfg.options.ofChannels(), c.options
+	var found problems.List
+	if own.Acceptor != theirs.Acceptor {
+		found = append(found, own.Acceptor.Validate())
+	}
+	if own.MaxRetries < 0 && own.MaxRetries != theirs.MaxRetries {
+		found.Addf("option MaxRetries = %d: must be 0 or more", own.MaxRetries)
+	}
+	if own.PartitionConcurrency < 1 && own.PartitionConcurrency != theirs.PartitionConcurrency {
+		found.Addf("option PartitionConcurrency = %d: must be 1 or more", own.PartitionConcurrency)
+	}
+	stores, consumes := c.mode == engine.Inbox, len(c.kafka) > 0
+	for _, option := range []struct {
+		name            string
+		changed, useful bool
+		need            string
+	}{
+		{"PartitionConcurrency", own.PartitionConcurrency != theirs.PartitionConcurrency, !stores, "inbox.Inline or inbox.Direct"},
+		{"DifferingContent", own.Acceptor.DifferingContent != theirs.Acceptor.DifferingContent, stores, "Inbox mode"},
+		{"BadRecords", own.Acceptor.BadRecords != theirs.Acceptor.BadRecords, consumes, "inbox.Kafka"},
+		{"HaltAtBadRecords", own.Acceptor.HaltAtBadRecords != theirs.Acceptor.HaltAtBadRecords, consumes, "inbox.Kafka"},
+		{"OnGap", own.Acceptor.OnGap != theirs.Acceptor.OnGap, consumes, "inbox.Kafka"},
+	} {
+		if option.changed && !option.useful && !cfg.channelOpen(c) {
+			found.Addf("option %s of inbox.ConfigureChannel needs %s: leave it out", option.name, option.need)
+		}
+	}
+	for _, other := range cfg.channels {
+		if other.name < c.name && other.idNamespace() == c.idNamespace() && !cfg.channelOpen(c) && !cfg.channelOpen(other) &&
+			other.options.Acceptor.DifferingContent != own.Acceptor.DifferingContent {
+			found.Addf("option DifferingContent = %q: must be that of channel %q (%q), with which it shares its IDs",
+				own.Acceptor.DifferingContent, other.name, other.options.Acceptor.DifferingContent)
+		}
+	}
+	return problems.Prefix(fmt.Sprintf("channel %q: ", c.name), errors.Join(found...))
+}
+
+// validateKafka returns what is wrong with the channels' transports.
+func (cfg *config) validateKafka() error {
+	var found problems.List
+	for _, c := range cfg.channels {
+		policy := c.options.Acceptor.BadRecords
+		for _, k := range c.kafka {
+			err := k.Validate()
+			switch {
+			case cfg.channelOpen(c):
+			case policy == acceptor.BadRecordDeadLetter && k.DeadLetterTopic == "":
+				err = errors.Join(err, fmt.Errorf("option DeadLetterTopic is empty: must be a topic with BadRecords %s", policy))
+			case policy != acceptor.BadRecordDeadLetter && k.DeadLetterTopic != "" && !k.PublishPoisoned:
+				err = errors.Join(err,
+					fmt.Errorf("option DeadLetterTopic = %q: must be empty while BadRecords is %s and PublishPoisoned is off",
+						k.DeadLetterTopic, policy))
+			}
+			found = append(found, problems.Prefix(fmt.Sprintf("channel %q: ", c.name), err))
+		}
+	}
+	return errors.Join(found...)
+}
+
 // checkGroups refuses two channels of one process in one consumer group: Kafka would give each partition to only one of
 // them, and the other's handlers would never see its records. Groups are in one cluster if they share a broker. The
 // error joins all pairs in a fixed order.
 func checkGroups(all []membership) error {
 	all = slices.Clone(all)
 	slices.SortStableFunc(all, func(a, b membership) int { return strings.Compare(a.inbox, b.inbox) })
-	var problems []error
+	var found problems.List
 	for i, a := range all {
 		for _, b := range all[i+1:] {
 			shared := slices.ContainsFunc(a.kafka.Brokers, func(broker string) bool {
@@ -490,13 +486,12 @@ func checkGroups(all []membership) error {
 			})
 			sameChannel := a.inbox == b.inbox && a.channel == b.channel // Kafka declared twice, which validateChannels reports
 			if shared && !sameChannel && a.kafka.GroupID == b.kafka.GroupID {
-				problems = append(problems,
-					fmt.Errorf("channel %q of inbox %q and channel %q of inbox %q have the same GroupID %q: each must have its own, or either would get the records of some partitions only",
-						a.channel, a.inbox, b.channel, b.inbox, a.kafka.GroupID))
+				found.Addf("channel %q of inbox %q and channel %q of inbox %q have the same GroupID %q: each must have its own, or either would get the records of some partitions only",
+					a.channel, a.inbox, b.channel, b.inbox, a.kafka.GroupID)
 			}
 		}
 	}
-	return errors.Join(problems...)
+	return errors.Join(found...)
 }
 
 // exitHalted is the application's exit code after ShutdownOnHalt.

@@ -88,7 +88,7 @@ func (ib *Inbox) Start(ctx context.Context) error { return ib.name(ib.engine.Sta
 
 // Stop ends everything in reverse order: consumers and cleanup, then the processor, which gets the rest of ctx's time,
 // see processor.Processor.Stop. Stopping twice, or before Start, only waits until other processes are notified of
-// accepted messages, for a second at most.
+// accepted messages, for a second at most. If ctx ends while Stop waits for a Start, that Start fails.
 func (ib *Inbox) Stop(ctx context.Context) error { return ib.name(ib.engine.Stop(ctx)) }
 
 // Accept persists messages and wakes the processor, see acceptor.Acceptor.Accept. Without Start, the first call checks

@@ -1,11 +1,11 @@
 package inbox
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/gorm-inbox/inbox/idempotent"
 	"github.com/gorm-inbox/inbox/internal/engine"
+	"github.com/gorm-inbox/inbox/internal/problems"
 )
 
 // Inline runs the channel's handlers on its Kafka records as Direct does, without an inbox, but remembers which handler
@@ -78,8 +78,7 @@ func InlineHandler(key string, store idempotent.Store, opts ...idempotent.Option
 
 // markerProblems returns what is wrong with the declaration of an Inline channel.
 func (c *channel) markerProblems(cfg *config) []error {
-	var problems []error
-	refuse := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
+	var found problems.List
 	seen := map[string]bool{}
 	for _, h := range c.markers.Handlers {
 		known := slices.ContainsFunc(c.subscriptions, func(s subscription) bool {
@@ -88,16 +87,16 @@ func (c *channel) markerProblems(cfg *config) []error {
 		switch {
 		case !known && cfg.handlersOpen(c):
 		case !known:
-			refuse("channel %q: inbox.InlineHandler: the channel has no handler %q", c.name, h.Key)
+			found.Addf("channel %q: inbox.InlineHandler: the channel has no handler %q", c.name, h.Key)
 		case seen[h.Key]:
-			refuse("channel %q: inbox.InlineHandler is declared twice for handler %q", c.name, h.Key)
+			found.Addf("channel %q: inbox.InlineHandler is declared twice for handler %q", c.name, h.Key)
 		}
 		seen[h.Key] = true
 	}
 	if keys := c.markers.WithoutStore(c.handlerKeys()); len(keys) > 0 && !cfg.optionsOpen() &&
 		cfg.options.ConsumeChannelInboxRequirement == RequirementFail {
-		refuse("channel %q is in %s mode without a store for handlers %q, and option ConsumeChannelInboxRequirement is %s: give inbox.InlineStore a store, or leave it out",
+		found.Addf("channel %q is in %s mode without a store for handlers %q, and option ConsumeChannelInboxRequirement is %s: give inbox.InlineStore a store, or leave it out",
 			c.name, engine.Inline, keys, RequirementFail)
 	}
-	return problems
+	return found
 }

@@ -144,7 +144,7 @@ type groupingCache struct {
 	last map[string]grouping
 	// forgotten counts calls of forget. A grouping that began before the latest call is not stored.
 	forgotten int
-	asking    routine.Lock // as in samples
+	asking    routine.Lock // one request groups while the others wait for its result
 }
 
 type grouping struct {

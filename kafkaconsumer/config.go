@@ -224,7 +224,7 @@ func (c Config) withDefaults() Config {
 func orDefault[T comparable](field *T, value T) { *field = cmp.Or(*field, value) }
 
 // Validate joins an error for every field that is out of range. Each one names the field, its value
-// and what is allowed. Fields that are zero count as their default.
+// and what is allowed. Fields that are zero count as their default. No value panics.
 func (c Config) Validate() error {
 	c = c.withDefaults()
 	return errors.Join(c.validateBrokers(), c.validateTopics(), c.validateNames(), c.validateSASL(), c.validateRanges(),

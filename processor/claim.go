@@ -152,11 +152,7 @@ func (c *claimer) nextDue(ctx context.Context, handlers []*handler.Handler, at t
 	}
 	stmt, cancel := context.WithTimeout(ctx, c.opts.StatementTimeout)
 	defer cancel()
-	due, _, err := c.store.NextDue(stmt, keys, at)
-	if err != nil {
-		return time.Time{}, fmt.Errorf("find the next due status: %w", err)
-	}
-	return due, nil
+	return c.store.NextDue(stmt, keys, at)
 }
 
 // giveBack releases claims that cannot run now. Random delays keep two programs from colliding over

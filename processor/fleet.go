@@ -218,9 +218,9 @@ func (f *fleet) compareKeys(pending []string, workers []store.WorkerState) {
 			f.unknown[key] = time.Now()
 		}
 	}
-	unknown = f.unknownKeys()
+	late := f.unknownKeys()
 	f.mu.Unlock()
-	f.warnUnknown(unknown)
+	f.warnUnknown(late)
 }
 
 // warnUnknown warns of unknown keys, once of each.

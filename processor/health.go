@@ -65,11 +65,14 @@ type Health struct {
 // Health returns the processor's present state (contract 5.15).
 func (p *Processor) Health() Health {
 	now := p.now.Load()
-	h := Health{Running: now != nil, Mode: p.opts.Mode, HoldsLock: now.holdsLock(), Busy: int(p.runner.busy.Load()),
+	h := Health{Running: now != nil, Mode: p.opts.Mode, HoldsLock: now.holdsLock(),
 		Conditions: map[string]error{}, Stuck: map[string]int{}}
 	if now != nil {
 		p.fleet.report(&h)
 		h.WorkerID = now.session.Load().id
+	}
+	h.Busy = int(p.runner.busy.Load())
+	if now != nil {
 		h.Queued = max(now.claimer.held.count()-h.Busy, 0)
 	}
 	if at := p.progress.Load(); at != 0 {

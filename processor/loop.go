@@ -305,14 +305,6 @@ func (l *loop) untilNextPoll() time.Duration {
 	return wait
 }
 
-// earlier returns the earlier of two times. A zero time is none.
-func earlier(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
-}
-
 // pollAll makes the next claims ask for every handler. It runs when a status may be due, when
 // reconciling is due or a circuit breaker lets a probe through, and at the latest at the poll.
 func (l *loop) pollAll() {
@@ -393,4 +385,12 @@ func (l *loop) stuckHandlers() map[string]int {
 		}
 	}
 	return stuck
+}
+
+// earlier returns the earlier of two times. A zero time is none.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
 }

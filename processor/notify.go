@@ -118,8 +118,9 @@ func (p *Processor) listenOnce(ctx context.Context) error {
 		}
 		if len(keys) == 0 { // any handler may have new statuses
 			p.wakeup.wake()
+		} else {
+			p.wakeKnown(keys)
 		}
-		p.wakeKnown(keys)
 	}
 }
 

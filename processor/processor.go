@@ -26,6 +26,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/condition"
 	"github.com/gorm-inbox/inbox/internal/dialects"
+	"github.com/gorm-inbox/inbox/internal/problems"
 	"github.com/gorm-inbox/inbox/internal/redaction"
 	"github.com/gorm-inbox/inbox/internal/registry"
 	"github.com/gorm-inbox/inbox/internal/routine"
@@ -449,24 +450,23 @@ func (p *Processor) Stop(ctx context.Context) error {
 	// A hook that ignores its context must not delay the stop.
 	waitFor(routine.Go(a.services.Wait), time.Now().Add(max(time.Until(budget.flush), time.Second)))
 	p.notifier.wait(a.hard) // a sweep may have had more to send, which is given up
-	var problems []error
-	report := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
+	var found problems.List
 	if left := a.left.count(); left > 0 {
-		report("stop: %d handlers still run, their claims are recovered by another worker: %s", left, a.left.names())
+		found.Addf("stop: %d handlers still run, their claims are recovered by another worker: %s", left, a.left.names())
 	}
 	if unstored > 0 {
-		report("stop: %d results could not be stored, their claims are recovered by another worker", unstored)
+		found.Addf("stop: %d results could not be stored, their claims are recovered by another worker", unstored)
 	}
 	if claiming {
-		report("stop: a claim did not end, what it claims is recovered by another worker")
+		found.Addf("stop: a claim did not end, what it claims is recovered by another worker")
 	}
 	if lost != nil {
-		report("stop: claims whose response was lost are recovered by another worker: %w", lost)
+		found.Addf("stop: claims whose response was lost are recovered by another worker: %w", lost)
 	}
-	if held > 0 && len(problems) == 0 {
-		report("stop: %d claims could not be released, they are recovered by another worker", held)
+	if held > 0 && len(found) == 0 {
+		found.Addf("stop: %d claims could not be released, they are recovered by another worker", held)
 	}
-	return errors.Join(problems...)
+	return errors.Join(found...)
 }
 
 // watchConnections reports lost connections whose transactions the server has open, until end is called.

@@ -39,7 +39,7 @@ const maxInterruptions = 3
 
 // interrupt ends attempts that the database interrupted. They run again at once after a deadlock or a serialization
 // failure, and otherwise after a while. They are not charged, unless the message itself seems to be the cause, see
-// blames.
+// isAtFault.
 func (r *Runner) interrupt(group []*Attempt, cut Cut) {
 	cut.Database = true
 	for _, a := range group {

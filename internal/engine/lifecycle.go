@@ -15,6 +15,8 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
+var errStopped = errors.New("stopped while it started")
+
 // Start checks the schema (or migrates), then starts everything, see the root package's Start.
 func (e *Engine) Start(ctx context.Context) error {
 	if err := e.lifecycle.Acquire(ctx); err != nil {
@@ -24,6 +26,9 @@ func (e *Engine) Start(ctx context.Context) error {
 	if e.started {
 		return nil
 	}
+	e.mu.Lock()
+	e.unwanted = false
+	e.mu.Unlock()
 	if err := e.prepare(ctx); err != nil {
 		return err
 	}
@@ -34,8 +39,11 @@ func (e *Engine) Start(ctx context.Context) error {
 		}
 	}
 	e.mu.Lock()
-	e.started = true
+	e.started = !e.unwanted
 	e.mu.Unlock()
+	if !e.started {
+		return errors.Join(errStopped, e.stopAll(ctx))
+	}
 	e.logStarted()
 	return nil
 }
@@ -98,6 +106,9 @@ func (e *Engine) startAll(ctx context.Context) error {
 // Stop ends everything in reverse order, see the root package's Stop.
 func (e *Engine) Stop(ctx context.Context) error {
 	if err := e.lifecycle.Acquire(ctx); err != nil {
+		e.mu.Lock()
+		e.unwanted = true
+		e.mu.Unlock()
 		return fmt.Errorf("wait for another start or stop: %w", err)
 	}
 	defer e.lifecycle.Release()

@@ -32,3 +32,9 @@ func Parts(err error) []error {
 	}
 	return parts
 }
+
+// List collects what is wrong with a declaration.
+type List []error
+
+// Addf adds what fmt.Errorf makes of its arguments.
+func (l *List) Addf(format string, args ...any) { *l = append(*l, fmt.Errorf(format, args...)) }

@@ -1,5 +1,5 @@
 // Package routine has helpers for goroutines: a Loop that can be stopped and started again, an Executor that reuses
-// them, a sleep that a context ends, a Signal, and Protect, which turns a panic into an error.
+// them, a sleep and a Lock that a context ends, a Signal, and Protect, which turns a panic into an error.
 package routine
 
 import (

@@ -32,7 +32,7 @@ func (s Signal) Notify() {
 	}
 }
 
-// Lock is a mutex whose waiters end with their context. Make it with NewLock.
+// Lock is a mutex. Acquire gives up when its context ends. Make it with NewLock.
 type Lock chan struct{}
 
 // NewLock returns a lock that no one holds.
@@ -53,5 +53,11 @@ func (l Lock) Acquire(ctx context.Context) error {
 	}
 }
 
-// Release gives the lock back.
-func (l Lock) Release() { <-l }
+// Release frees the lock. It panics if no one holds it.
+func (l Lock) Release() {
+	select {
+	case <-l:
+	default:
+		panic("routine: release of a free lock")
+	}
+}

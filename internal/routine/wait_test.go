@@ -45,4 +45,6 @@ func TestWaitForALockEndsWithItsContext(t *testing.T) {
 	go func() { acquired <- l.Acquire(t.Context()) }()
 	l.Release()
 	require.NoError(t, <-acquired)
+	l.Release()
+	require.Panics(t, l.Release)
 }

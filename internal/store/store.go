@@ -125,8 +125,8 @@ type Claimer interface {
 	// one that it read, nil if there are fewer.
 	NextWindow(ctx context.Context, handlerKey string, after *Place, leave []string, now time.Time) (Window, error)
 	// NextDue returns the earliest due time (next_attempt_at, else created_at) after now among the unclaimed pending
-	// statuses of these keys. Rows that wait in their lane do not count. ok is false if there is none.
-	NextDue(ctx context.Context, keys []string, now time.Time) (due time.Time, ok bool, err error)
+	// statuses of these keys. Rows that wait in their lane do not count. It is zero if there is none.
+	NextDue(ctx context.Context, keys []string, now time.Time) (due time.Time, err error)
 }
 
 // Locked is what happens to rows that another transaction has locked, for example a transactional handler that is still

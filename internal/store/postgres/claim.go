@@ -211,12 +211,12 @@ func scanClaim(rows *sql.Rows, c *store.Claim) error {
 	return err
 }
 
-func (p *Store) NextDue(ctx context.Context, keys []string, now time.Time) (time.Time, bool, error) {
+func (p *Store) NextDue(ctx context.Context, keys []string, now time.Time) (time.Time, error) {
 	found, err := store.Query(ctx, p.Pool(ctx), p.Text(nextDueSQL), store.Value[sql.NullTime], keys, now.UTC())
 	if err != nil || len(found) == 0 || !found[0].Valid {
-		return time.Time{}, false, base.Doing("find the next due status", err)
+		return time.Time{}, base.Doing("find the next due status", err)
 	}
-	return found[0].Time.UTC(), true, nil
+	return found[0].Time.UTC(), nil
 }
 
 // windowRowsSQL reads a part of the due index, and each row's message by the unique index on numbers. Its limit is part

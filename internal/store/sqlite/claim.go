@@ -185,18 +185,18 @@ func (s *Store) attachMessages(ctx context.Context, pool gorm.ConnPool, claims [
 	return nil
 }
 
-func (s *Store) NextDue(ctx context.Context, keys []string, now time.Time) (time.Time, bool, error) {
+func (s *Store) NextDue(ctx context.Context, keys []string, now time.Time) (time.Time, error) {
 	var earliest time.Time
 	for _, key := range keys {
 		found, err := store.Query(ctx, s.Pool(ctx), s.Text(nextDueSQL), store.Value[store.Stamp], key, store.SQLiteTime(now))
 		if err != nil {
-			return time.Time{}, false, base.Doing("find the next due status", err)
+			return time.Time{}, base.Doing("find the next due status", err)
 		}
 		if len(found) == 1 && (earliest.IsZero() || found[0].Before(earliest)) {
 			earliest = found[0].Time
 		}
 	}
-	return earliest, !earliest.IsZero(), nil
+	return earliest, nil
 }
 
 // windowRowsSQL reads a part of the due index, and each row's message by the unique index on numbers. The sign in front

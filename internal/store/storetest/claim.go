@@ -334,9 +334,9 @@ var claimTests = []test{
 	{"NextDue returns the earliest due time to come", func(s *suite) {
 		none := func() {
 			s.Helper()
-			_, ok, err := s.store.NextDue(s.ctx, []string{"mail", "stock"}, noon)
+			due, err := s.store.NextDue(s.ctx, []string{"mail", "stock"}, noon)
 			require.NoError(s, err)
-			require.False(s, ok)
+			require.Zero(s, due)
 		}
 		none()
 		s.accept(message("m1", "mail", "stock"), message("m2", "mail"), message("m3", "other"))
@@ -356,16 +356,15 @@ var claimTests = []test{
 			}
 			s.settle(settled)
 		}
-		due, ok, err := s.store.NextDue(s.ctx, []string{"mail", "stock", "unknown"}, noon)
+		due, err := s.store.NextDue(s.ctx, []string{"mail", "stock", "unknown"}, noon)
 		require.NoError(s, err)
-		require.True(s, ok)
 		require.Equal(s, later, due)
-		due, _, err = s.store.NextDue(s.ctx, []string{"mail", "stock"}, later)
+		due, err = s.store.NextDue(s.ctx, []string{"mail", "stock"}, later)
 		require.NoError(s, err)
 		require.Equal(s, latest, due)
-		_, ok, err = s.store.NextDue(s.ctx, nil, noon)
+		due, err = s.store.NextDue(s.ctx, nil, noon)
 		require.NoError(s, err)
-		require.False(s, ok)
+		require.Zero(s, due)
 	}},
 	{"Siblings returns the same messages' rows under other keys", func(s *suite) {
 		s.accept(message("m1", "new", "old", "other"), message("m2", "old"), message("m3", "old"))

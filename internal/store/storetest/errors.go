@@ -95,7 +95,7 @@ var errorTests = []test{
 						Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: 1}}})
 					return err
 				},
-				"nextdue": func() error { _, _, err := s.store.NextDue(ctx, []string{"mail"}, noon); return err },
+				"nextdue": func() error { _, err := s.store.NextDue(ctx, []string{"mail"}, noon); return err },
 				"cleanup": func() error {
 					_, err := s.store.Cleanup(ctx, store.CleanupRequest{Cutoff: cutoff, Limit: 1})
 					return err

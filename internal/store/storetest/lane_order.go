@@ -206,9 +206,9 @@ var laneWaitingTests = []test{
 		require.Empty(s, s.waiting())
 		s.complete(again, claims...)
 		require.Empty(s, s.advanceAt(again.Add(-time.Microsecond), rule, claims...), "its time has not come")
-		_, found, err := s.store.NextDue(s.ctx, []string{"mail"}, again)
+		next, err := s.store.NextDue(s.ctx, []string{"mail"}, again)
 		require.NoError(s, err)
-		require.False(s, found, "nor is it to come")
+		require.Zero(s, next, "nor is it to come")
 		require.Equal(s, []string{"mail"}, s.advanceAt(again, rule, claims...))
 		require.Equal(s, []string{"m2/mail"}, claimed(s.claimUnder(rule, again, 1, "mail").Claims))
 	}},
