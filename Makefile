@@ -33,7 +33,7 @@ test: ## the tests, with real servers that it starts and ends
 	$(WITH_SERVERS) -- $(MAKE) --no-print-directory test-here
 
 .PHONY: test-more
-test-more: ## what takes longer: the browser, the release, other connections, SQLite in C, a part of the mutants
+test-more: ## outages and crashes under load, the browser, the release, other connections, SQLite in C, an eighth of the mutants
 	@scripts/servers
 	@$(MAKE) --no-print-directory programs
 	$(WITH_SERVERS) -- $(MAKE) --no-print-directory test-more-here
@@ -42,24 +42,24 @@ test-more: ## what takes longer: the browser, the release, other connections, SQ
 # INBOX_TEST_REDIS name them. Tests of what is missing are left out, and the last
 # line names it; under CI=true or INBOX_TEST_REQUIRE=1 they fail. Two packages at a
 # time at most, however many cores: beside more, those that measure time would
-# starve. Four tests of each: most of them wait. SQLite translated from C is compiled
-# without -race, and what calls it without checks of pointers: they would take more
-# than half of the time of tests that use it, and a race in it is not ours. The longest
-# packages of a module begin first: at its end none is alone.
+# starve. Four tests of each: most of them wait. Checks of races and pointers in SQLite
+# that is translated from C would take more than half of the time of tests that use it.
+# The longest packages of a module begin first, so that none runs alone at its end.
 LONGEST := processor internal/store/postgres kafka
 
 # What test-more runs, and a plain `make test` does not.
-MORE := integration/(connections|dashboard|endtoend|maketest|mutants)|examples/(minimal|once|payments|quickstart|shop|transfers)|tools/release
+MORE := integration/(connections|dashboard|endtoend)|examples/(minimal|once|payments|quickstart|shop|transfers)|tools/release
+MORE_ALONE := integration/(maketest|mutants)
 ifeq ($(PACKAGES),./...)
-CHOSEN = $$(for p in $(LONGEST); do if [ -d $$p ]; then echo ./$$p; fi; done) $$(go list ./... | grep -vE '/($(MORE))$$')
+CHOSEN = for p in $(LONGEST); do if [ -d $$p ]; then echo ./$$p; fi; done; go list ./... | grep -vE '/($(MORE)|$(MORE_ALONE))$$'
 else
-CHOSEN = $(PACKAGES)
+CHOSEN = echo $(PACKAGES)
 endif
 TESTED := go test -json -race -gcflags='modernc.org/...=-d=checkptr=0' -gcflags='modernc.org/sqlite/lib=-race=false' -p 2 -parallel 4 -timeout 15m $(TEST_FLAGS)
 
 .PHONY: test-here
 test-here: $(BIN)/testreport
-	@set -eu -o pipefail; { $(call in_modules,$(TESTED) $(CHOSEN)); } | $(BIN)/testreport
+	@set -eu -o pipefail; { $(call in_modules,packages=$$($(CHOSEN)) && $(TESTED) $$packages); } | $(BIN)/testreport
 
 # Most tests of behaviour run on PostgreSQL alone above: here they run on SQLite with GORM's default
 # driver, which is in C, without -race.
@@ -72,7 +72,8 @@ MUTANTS := -part $(TURN) -jobs 2
 .PHONY: test-more-here
 test-more-here: $(BIN)/testreport $(BIN)/mutants
 	@set -eu -o pipefail; { \
-		for module in integration examples tools; do (cd $$module && $(TESTED) $$(go list ./... | grep -E '/($(MORE))$$')); done; \
+		for module in integration examples tools; do (cd $$module; packages=$$(go list ./... | grep -E '/($(MORE))$$'); $(TESTED) $$packages); done; \
+		(cd integration; packages=$$(go list ./... | grep -E '/($(MORE_ALONE))$$'); $(TESTED) -p 1 $$packages); \
 		$(WITH_MATTN) . ./internal/engine ./processor ./acceptor ./cleanup ./ops ./dashboard ./internal/store/sqlite ./internal/synchronous ./idempotent/...; \
 		(cd integration && $(WITH_MATTN) ./kafka); \
 		$(BIN)/mutants -json $(MUTANTS); \

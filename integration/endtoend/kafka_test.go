@@ -1,6 +1,7 @@
 package endtoend
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -42,7 +43,12 @@ func newStreamOn(r *rig, admin *servers.Admin, brokers []string) *stream {
 	t.Cleanup(s.feed.Close)
 	s.offsets, err = workload.WatchOffsets(t.Context(), admin, brokers, s.settings.Group, s.settings.Topic, s.db)
 	require.NoError(t, err)
-	t.Cleanup(func() { s.offsets.Stop() })
+	t.Cleanup(func() { // the workers have stopped
+		if !t.Failed() {
+			s.judgeOffsets()
+		}
+		s.offsets.Stop()
+	})
 	return s
 }
 
@@ -56,6 +62,7 @@ func (s *stream) finish() workload.Verdict {
 		return length >= int64(s.ledger.Count()) && committed == length
 	})
 	s.judgeOffsets()
+	require.NotZero(s.t, s.offsets.Report().Commits)
 	skipped, err := s.offsets.Skipped(s.t.Context())
 	require.NoError(s.t, err)
 	require.Zero(s.t, skipped, "records of the topic are stored nowhere")
@@ -88,11 +95,14 @@ func (s *stream) consumes(w *workload.Worker) {
 	s.await("it works", func() bool { return s.number(`SELECT count(*) FROM runs WHERE pid = $1`, w.PID()) > 20 })
 }
 
+// judgeOffsets judges all commits so far.
 func (s *stream) judgeOffsets() {
 	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience) // a cleanup has no context of the test
+	defer cancel()
+	require.NoError(s.t, s.offsets.CatchUp(ctx))
 	report := s.offsets.Report()
 	s.t.Logf("%d commits of offsets", report.Commits)
-	require.NotZero(s.t, report.Commits)
 	require.Zero(s.t, report.Backwards, strings.Join(report.Details, "\n"))
 	require.Zero(s.t, report.PastUnstored, strings.Join(report.Details, "\n"))
 }

@@ -78,6 +78,9 @@ func (w *world) judge(began time.Time, f *fleet, l *load, m *matrix, stopped err
 	if err != nil {
 		return false, err
 	}
+	if err = w.offsets.CatchUp(ctx); err != nil {
+		return false, err
+	}
 	offsets := w.offsets.Stop()
 	committed, length := w.offsets.Committed()
 	if v.Broken() {

@@ -101,7 +101,7 @@ type Engine struct {
 	lifecycle    routine.Lock // held by Start and Stop throughout
 	mu           sync.Mutex
 	started      bool
-	unwanted     bool // a Stop gave up waiting for the Start that runs
+	unwanted     bool                      // a Stop gave up waiting for the Start that runs
 	consumers    []*kafkaconsumer.Consumer // of the current run
 }
 

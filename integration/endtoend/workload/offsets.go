@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -34,10 +35,12 @@ type Offsets struct {
 
 	mu        sync.Mutex
 	grown     chan struct{}    // closed and replaced when log or commits grow
+	read      map[string]int64 // by partition, of both topics: records before it were read
 	log       map[int][]string // partition → message ID by offset, "" for a bad record
 	commits   []commit         // not yet judged
 	committed map[int]int64    // the highest seen
 	checked   map[int]int64    // all records below are judged
+	judging   bool             // the database is asked about a commit
 	report    OffsetReport
 }
 
@@ -55,7 +58,8 @@ type OffsetReport struct {
 	Details      []string
 }
 
-// commitLog is the topic in which Kafka stores commits. A group's are all in one partition.
+// commitLog is the topic in which Kafka stores commits. All commits of a group are in one partition,
+// so that their order is the log's.
 const commitLog = "__consumer_offsets"
 
 // retryInterval is the pause between two queries while the database is unreachable.
@@ -84,7 +88,8 @@ func WatchOffsets(
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // Stop alone ends the watch
 	o := &Offsets{client: client, group: group, topic: topic, db: db, cancel: cancel,
-		grown: make(chan struct{}), log: map[int][]string{}, committed: map[int]int64{}, checked: map[int]int64{}}
+		grown: make(chan struct{}), read: map[string]int64{}, log: map[int][]string{}, committed: map[int]int64{},
+		checked: map[int]int64{}}
 	o.ended.Go(func() { o.follow(ctx) })
 	o.ended.Go(func() { o.judge(ctx) })
 	return o, nil
@@ -99,6 +104,7 @@ func (o *Offsets) follow(ctx context.Context) {
 		}
 		o.mu.Lock()
 		fetches.EachRecord(func(r *kgo.Record) {
+			o.read[partitionOf(r.Topic, r.Partition)] = r.Offset + 1
 			if r.Topic == o.topic {
 				o.addRecord(r)
 			} else {
@@ -110,6 +116,8 @@ func (o *Offsets) follow(ctx context.Context) {
 		o.mu.Unlock()
 	}
 }
+
+func partitionOf(topic string, partition int32) string { return fmt.Sprintf("%s/%d", topic, partition) }
 
 func (o *Offsets) addRecord(r *kgo.Record) {
 	p := int(r.Partition)
@@ -126,32 +134,35 @@ func (o *Offsets) addRecord(r *kgo.Record) {
 	o.log[p] = append(o.log[p], id)
 }
 
-// addCommit reads a record of the log of commits. Others than those of this group's offsets are
-// what Kafka stores of members, and other groups'.
+// addCommit handles a record of the log of commits. It skips members of groups, and offsets of other groups and topics.
 func (o *Offsets) addCommit(r *kgo.Record) {
 	const lastVersion = 1 // of keys that name an offset
-	if len(r.Key) < 2 || binary.BigEndian.Uint16(r.Key) > lastVersion || r.Value == nil {
+	if len(r.Key) < 2 || binary.BigEndian.Uint16(r.Key) > lastVersion {
 		return
 	}
 	var key kmsg.OffsetCommitKey
-	var value kmsg.OffsetCommitValue
-	if err := errors.Join(key.ReadFrom(r.Key), value.ReadFrom(r.Value)); err != nil {
+	if err := key.ReadFrom(r.Key); err != nil {
 		o.report.Backwards++ // a commit that is not judged must not pass
-		o.detail("commit at offset %d: %v", r.Offset, err)
+		o.detail("key at offset %d: %v", r.Offset, err)
 		return
 	}
 	if key.Group != o.group || key.Topic != o.topic {
 		return
 	}
 	p := int(key.Partition)
+	var value kmsg.OffsetCommitValue
+	if err := value.ReadFrom(r.Value); err != nil { // also of a commit that was deleted, which has no value
+		o.report.Backwards++
+		o.detail("%s/%d: commit at offset %d: %v", o.topic, p, r.Offset, err)
+		return
+	}
 	o.report.Commits++
 	if before := o.committed[p]; value.Offset < before {
 		o.report.Backwards++
 		o.detail("%s/%d: committed offset %d after %d", o.topic, p, value.Offset, before)
 	}
 	o.committed[p] = max(o.committed[p], value.Offset)
-	// Kafka's time has no fractions of a millisecond, the database's has.
-	at := time.UnixMilli(value.CommitTimestamp + 1)
+	at := time.UnixMilli(value.CommitTimestamp + 1) // Kafka cuts it to milliseconds, the database to microseconds
 	o.commits = append(o.commits, commit{p, value.Offset, at})
 }
 
@@ -176,6 +187,7 @@ func (o *Offsets) judge(ctx context.Context) {
 			passed, err = o.unstored(ctx, ids, c.partition, from, c.at)
 		}
 		o.mu.Lock()
+		o.judging = false
 		o.checked[c.partition] = c.offset
 		o.report.PastUnstored += len(passed)
 		for _, i := range passed[:min(len(passed), 5)] {
@@ -199,7 +211,7 @@ func (o *Offsets) next(ctx context.Context) (c commit, ids []string, from int64,
 			c = o.commits[0]
 			from = o.checked[c.partition]
 			if log := o.log[c.partition]; int64(len(log)) >= c.offset {
-				o.commits = o.commits[1:]
+				o.commits, o.judging = o.commits[1:], true
 				o.mu.Unlock()
 				return c, log[from:c.offset], from, true
 			}
@@ -242,18 +254,48 @@ func (o *Offsets) unstored(
 	return passed, rows.Err()
 }
 
-// Committed returns the sum of the committed offsets whose records are judged, and the topic's
-// length as far as it was read.
+// Committed returns the sum of the highest committed offsets, and the topic's length, both as far
+// as they were read.
 func (o *Offsets) Committed() (committed, length int64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for _, offset := range o.checked {
+	for _, offset := range o.committed {
 		committed += offset
 	}
 	for _, ids := range o.log {
 		length += int64(len(ids))
 	}
 	return committed, length
+}
+
+// CatchUp waits until everything is judged that the topic and the log of commits have now.
+func (o *Offsets) CatchUp(ctx context.Context) error {
+	ends, err := kadm.NewClient(o.client).ListEndOffsets(ctx, o.topic, commitLog)
+	if err == nil {
+		err = ends.Error()
+	}
+	if err != nil {
+		return fmt.Errorf("read the ends of %s and %s: %w", o.topic, commitLog, err)
+	}
+	for {
+		o.mu.Lock()
+		left := len(o.commits)
+		if o.judging {
+			left++
+		}
+		ends.Each(func(end kadm.ListedOffset) {
+			left += int(max(end.Offset-o.read[partitionOf(end.Topic, end.Partition)], 0))
+		})
+		o.mu.Unlock()
+		if left == 0 {
+			return nil
+		}
+		select {
+		case <-time.After(retryInterval):
+		case <-ctx.Done():
+			return fmt.Errorf("%d commits or records are not judged: %w", left, ctx.Err())
+		}
+	}
 }
 
 // Skipped returns how many records of the topic, as far as it was read, are stored neither as
