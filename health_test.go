@@ -20,6 +20,7 @@ import (
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/ops"
 	"github.com/gorm-inbox/inbox/processor"
 )
@@ -233,6 +234,7 @@ func TestPoisonRateCountsStatusesNotAttempts(t *testing.T) {
 
 // A meter provider that waits for what it collects must not hold up the stop.
 func TestBlockedMeterProviderDoesNotDelayStop(t *testing.T) {
+	testenv.Long(t)
 	provider := hangingMeters{release: make(chan struct{})}
 	defer close(provider.release)
 	ib := inboxtest.New(t, fxtest.OpenDB(t), inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {

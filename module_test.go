@@ -15,6 +15,7 @@ import (
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
 // namedDB supplies a database to the graph under a name.
@@ -214,6 +215,7 @@ func TestModuleLogsWithTheGraphsLogger(t *testing.T) {
 }
 
 func TestFxDeadlineIsNeverExceeded(t *testing.T) {
+	testenv.Long(t)
 	running, release := make(chan string, 1), make(chan struct{})
 	defer close(release)
 	closed := false

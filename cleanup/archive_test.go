@@ -18,6 +18,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -108,6 +109,7 @@ func TestArchiveMayUseTheInboxDatabase(t *testing.T) {
 }
 
 func TestRefusedMessagesStayAndAreArchivedLater(t *testing.T) {
+	testenv.Long(t)
 	boom := errors.New("boom")
 	for name, refuse := range map[string]func(ctx context.Context) error{
 		"error": func(context.Context) error { return boom },
@@ -228,6 +230,7 @@ func TestMessageGainingAStatusDuringArchivingStays(t *testing.T) {
 }
 
 func TestLostLeaseEndsTheArchiveCallAndDeletesNothing(t *testing.T) {
+	testenv.Long(t)
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ended := make(chan struct{})
 		ib := old(t, d, func(ctx context.Context, _ []cleanup.Archived) error {

@@ -14,6 +14,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -36,6 +37,7 @@ func (s *slow) Cleanup(ctx context.Context, req store.CleanupRequest) (store.Cle
 }
 
 func TestTimeoutHalvesTheBatchUntilItSucceeds(t *testing.T) {
+	testenv.Long(t)
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		st := &slow{most: 130}
 		c, _, stored := cleaner(t, d, 300, func(cfg *cleanup.Config) {

@@ -34,6 +34,7 @@ func (s slow) QueryContext(ctx context.Context, query string, args ...any) (*sql
 // TestSlowDatabasePagesEndAfterAFewTimeouts runs dozens of statements, one for each
 // handler, of which each is in time.
 func TestSlowDatabasePagesEndAfterAFewTimeouts(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	const timeout = 500 * time.Millisecond
 	at := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)

@@ -14,6 +14,7 @@ import (
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/ops"
 	"github.com/gorm-inbox/inbox/redact"
 )
@@ -396,6 +397,7 @@ func TestUnmatchableFilterIsBadInput(t *testing.T) {
 // of which some have thousands of statuses and most a few, gives each status that matches once and
 // in order, on however many pages.
 func TestSearchOverManyHandlersIsCompleteAndInOrder(t *testing.T) {
+	testenv.Long(t)
 	onEach(t, func(t *testing.T, r *rig) {
 		r.acceptOf("alone", "0")
 		r.copies("alone", 12_000)

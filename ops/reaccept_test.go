@@ -12,6 +12,7 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/ops"
 	"github.com/gorm-inbox/inbox/redact"
@@ -158,6 +159,7 @@ func TestReAcceptEndsBetweenRecordsAndReportsProgress(t *testing.T) {
 // TestReAcceptSkipsARecordThatTimesOut proves contract 11.1: those after it are accepted, and only the end of
 // the caller's own context ends the action.
 func TestReAcceptSkipsARecordThatTimesOut(t *testing.T) {
+	testenv.Long(t)
 	onEach(t, func(t *testing.T, r *rig) {
 		hang := []string{`CREATE VIEW endless AS WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c) SELECT n FROM c`,
 			`CREATE TRIGGER hang BEFORE INSERT ON inbox_messages WHEN NEW.id = 'r1' BEGIN SELECT count(*) FROM endless; END`}

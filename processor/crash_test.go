@@ -72,6 +72,7 @@ func TestFailedClaimIsRetriedLongBeforeThePoll(t *testing.T) {
 }
 
 func TestHangingHookDoesNotDelayTheStop(t *testing.T) {
+	testenv.Long(t)
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		hanging, letGo := make(chan struct{}), make(chan struct{})
 		t.Cleanup(func() { close(letGo) })

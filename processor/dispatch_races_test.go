@@ -13,6 +13,7 @@ import (
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/internal/testenv/pgproxy"
 )
 
@@ -104,6 +105,7 @@ func TestDeadWorkersDispatchedClaimsRunOnceUnderItsNextID(t *testing.T) {
 }
 
 func TestStatusesDispatchedWhenTheLockIsLostAreReleased(t *testing.T) {
+	testenv.Long(t)
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		// It renews the lock every third of WorkerTimeout.
@@ -163,6 +165,7 @@ func TestDispatchedAcceptWithFailedCommitRunsOnce(t *testing.T) {
 }
 
 func TestRepeatedlyLostResponsesDoNotPostponeReconciling(t *testing.T) {
+	testenv.Long(t)
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		db, gate := gated(t, d)
 		ib := startDispatching(t, db, statementTimeout(time.Second), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
@@ -181,6 +184,7 @@ func TestRepeatedlyLostResponsesDoNotPostponeReconciling(t *testing.T) {
 }
 
 func TestReconcilingWaitsForRunningAccepts(t *testing.T) {
+	testenv.Long(t)
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		db, gate := gated(t, d)

@@ -22,6 +22,7 @@ import (
 // Contract 5.14: an attempt that uses up the time of its claim has failed; the others in its
 // transaction have not.
 func TestDrainChargesOnlyTheSlowMemberOfAGroup(t *testing.T) {
+	testenv.Long(t)
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
 			o.Processor.Concurrency = 1
@@ -102,6 +103,7 @@ func TestDrainObeysAPauseWithinAHeartbeat(t *testing.T) {
 
 // Contract 5.11: even if the first failure poisons, no message is charged for another one.
 func TestFailedTransactionalBatchChargesOnlyTheFailingMessage(t *testing.T) {
+	testenv.Long(t)
 	for name, fail := range map[string]func(ctx context.Context, tx *gorm.DB) error{
 		"a panic": func(context.Context, *gorm.DB) error { panic("boom") },
 		"a swallowed SQL error": func(_ context.Context, tx *gorm.DB) error {

@@ -11,6 +11,7 @@ import (
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
 // message returns a message with a type of its own.
@@ -59,6 +60,7 @@ func TestBacklogDoesNotDelayRetriesOfAnotherHandler(t *testing.T) {
 // A status may come due while the one before it is being claimed: too late for that claim, and too
 // early for the question when the next one is due.
 func TestNoDueTimeFallsBetweenClaims(t *testing.T) {
+	testenv.Long(t)
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		began := time.Now().Add(500 * time.Millisecond)
 		const messages = 30

@@ -134,6 +134,7 @@ func TestOneOfThreeExclusiveWorkersRunsEverythingUntilItStops(t *testing.T) {
 }
 
 func TestExpiredLockOfAVanishedHolderIsTakenOver(t *testing.T) {
+	testenv.Long(t)
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := make(chan string, 10)
 		ib := exclusive(t, d, inbox.Configure(func(o *inbox.Options) { o.Processor.WorkerTimeout = 3 * time.Second }),
@@ -222,6 +223,7 @@ func TestStolenLockCancelsHandlersUncharged(t *testing.T) {
 }
 
 func TestHolderReacquiresADeletedLock(t *testing.T) {
+	testenv.Long(t)
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := exclusive(t, d, inbox.Configure(func(o *inbox.Options) {
 			o.Processor.WorkerTimeout = 9 * time.Second
@@ -300,6 +302,7 @@ func TestHangingRenewalLosesTheLockWithinWorkerTimeout(t *testing.T) {
 }
 
 func TestLostClaimsAreReleasedWithoutTheLock(t *testing.T) {
+	testenv.Long(t)
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := exclusive(t, d, inbox.Configure(func(o *inbox.Options) {
 			o.Processor.WorkerTimeout = 9 * time.Second
@@ -369,6 +372,7 @@ func TestStopReleasesTheLockAfterTheLastResult(t *testing.T) {
 }
 
 func TestStopWithRunningHandlersLetsTheLockExpire(t *testing.T) {
+	testenv.Long(t)
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		running, release := make(chan string, 1), make(chan struct{})
 		defer close(release)

@@ -53,6 +53,7 @@ func TestAllLostClaimsAreFound(t *testing.T) {
 
 // TestLostClaimAfterManyPendingStatusesIsFound proves contract 5.9: reconciling goes on to the end.
 func TestLostClaimAfterManyPendingStatusesIsFound(t *testing.T) {
+	testenv.Long(t)
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		db, gate := gated(t, d)
 		ib := inboxtest.New(t, db, unhurried(), noRoutineReconcile, inbox.Configure(func(o *inbox.Options) {

@@ -44,6 +44,7 @@ func drain(ib *inbox.Inbox) <-chan drainEnd {
 }
 
 func TestProcessPendingRunsNothingWithoutTheLock(t *testing.T) {
+	testenv.Long(t)
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := exclusive(t, d, inbox.Configure(func(o *inbox.Options) { o.Processor.WorkerTimeout = 900 * time.Millisecond }),
 			inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))

@@ -13,6 +13,7 @@ import (
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/ops"
 	"github.com/gorm-inbox/inbox/processor"
 )
@@ -59,6 +60,7 @@ func TestUnrunnableStatusIsPoisonedImmediatelyUncharged(t *testing.T) {
 
 // Contract 5.7: nothing is lost by a program that is down, or drains rarely.
 func TestStatusesOfAnUnknownKeyWaitAndAreReported(t *testing.T) {
+	testenv.Long(t)
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		with := inboxtest.New(t, d.DB, inboxtest.Brisk(), inboxtest.Handlers(inboxtest.Do("old", inboxtest.Nothing),
 			inboxtest.Do("lanes", inboxtest.Nothing, handler.Ordered()), inboxtest.Do("kept", inboxtest.Nothing)))

@@ -32,6 +32,7 @@ func hasty() inbox.Option {
 const vanishing = "0192f000-0000-7000-8000-000000000001"
 
 func TestClaimsOfAVanishedWorkerAreRecovered(t *testing.T) {
+	testenv.Long(t)
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		attempts := make(chan int, 10)
 		log, logs := inboxtest.Observe()
@@ -88,6 +89,7 @@ func TestUnreadableHandlerKeysDoNotStopRecovery(t *testing.T) {
 }
 
 func TestWorkerThatHeartbeatsKeepsItsClaims(t *testing.T) {
+	testenv.Long(t)
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, hasty(), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		inboxtest.Accept(t, ib, "1")
@@ -184,6 +186,7 @@ func TestWorkerDeclaredDeadContinuesUnderANewID(t *testing.T) {
 }
 
 func TestWorkerThatCannotHeartbeatStopsAndContinuesLater(t *testing.T) {
+	testenv.Long(t)
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ran, causes := make(chan string, 10), make(chan error, 10)
 		var interrupted atomic.Bool

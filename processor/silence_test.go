@@ -11,6 +11,7 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
 // silence sets WorkerTimeout and SweepInterval, and makes heartbeats as rare as possible: on SQLite
@@ -30,6 +31,7 @@ func silence(timeout, sweeps time.Duration) inbox.Option {
 // two thirds of WorkerTimeout, cancels its handlers at WorkerTimeout and
 // returns under a new worker ID.
 func TestSilentWorkerStopsClaimingThenCancelsThenReturns(t *testing.T) {
+	testenv.Long(t)
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		const timeout = 3 * time.Second
 		var mu sync.Mutex
@@ -90,6 +92,7 @@ func TestSilentWorkerStopsClaimingThenCancelsThenReturns(t *testing.T) {
 // Contract 5.9, 4.7: no other worker has declared the worker dead, so it keeps its ID, and what it
 // left unclaimed does not wait for the poll.
 func TestWorkerClaimsAgainAfterALateHeartbeat(t *testing.T) {
+	testenv.Long(t)
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		const timeout = 6 * time.Second
 		ran := make(chan string, 10)
@@ -114,6 +117,7 @@ func TestWorkerClaimsAgainAfterALateHeartbeat(t *testing.T) {
 
 // Contract 5.9: a worker is dead if two sweeps in a row find it silent.
 func TestWorkerIsNotDeclaredDeadByOneSweep(t *testing.T) {
+	testenv.Long(t)
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		const sweeps = time.Second
 		ran := make(chan string, 10)
@@ -133,6 +137,7 @@ func TestWorkerIsNotDeclaredDeadByOneSweep(t *testing.T) {
 // Contract 5.9: a sweep counts only after the sweeper's own heartbeat: a worker that is cut off
 // itself must not judge others by what it cannot see.
 func TestWorkerThatCannotHeartbeatDeclaresNoWorkerDead(t *testing.T) {
+	testenv.Long(t)
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		const sweeps = 700 * time.Millisecond
 		ran := make(chan string, 10)
@@ -162,6 +167,7 @@ func silentFor(t *testing.T, d *inboxtest.Database, workerID string, since time.
 
 // A handler that has returned after its session was lost does not count as running.
 func TestStopIgnoresReturnedHandlersOfALostSession(t *testing.T) {
+	testenv.Long(t)
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		running, release := make(chan struct{}, 10), make(chan struct{})
 		observe, logs := inboxtest.Observe()

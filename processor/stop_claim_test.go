@@ -11,6 +11,7 @@ import (
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/acceptor"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/internal/testenv/pgproxy"
 )
 
@@ -86,6 +87,7 @@ func TestStopReleasesARunningClaim(t *testing.T) {
 // Contract 5.8: the claim is cancelled when the time for storing begins. On PostgreSQL its response is
 // lost then; on SQLite it is committed and comes late.
 func TestStopReleasesAClaimThatOutlivesTheLoop(t *testing.T) {
+	testenv.Long(t)
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib, _, _ := stopsDuringAClaim(t, d, context.Context.Done)
 		require.NoError(t, stop(t, ib, 5*time.Second))
@@ -95,6 +97,7 @@ func TestStopReleasesAClaimThatOutlivesTheLoop(t *testing.T) {
 
 // Contract 5.8: the claim's response never comes, and the claim ignores its cancellation.
 func TestStopReportsAClaimThatDoesNotEnd(t *testing.T) {
+	testenv.Long(t)
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ib, _, open := stopsDuringAClaim(t, d, never)
 		err := stop(t, ib, 3*time.Second)
@@ -165,6 +168,7 @@ func TestCancelledDrainReleasesItsRunningClaim(t *testing.T) {
 
 // Contract 5.8: on PostgreSQL the response of the claim is lost, on SQLite it comes too late.
 func TestStopReportsClaimsThatItCannotRelease(t *testing.T) {
+	testenv.Long(t)
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib, _, _ := stopsDuringAClaim(t, d, context.Context.Done)
 		refuseReleases(t, d, "2")

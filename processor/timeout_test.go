@@ -140,6 +140,7 @@ func TestHandlerVerdictOutranksTheCancellation(t *testing.T) {
 }
 
 func TestStuckHandlerIsReportedAndItsSlotReplaced(t *testing.T) {
+	testenv.Long(t)
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		log, logs := inboxtest.Observe()
 		started, release := make(chan string, 100), make(chan struct{})

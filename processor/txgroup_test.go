@@ -13,6 +13,7 @@ import (
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/processor"
 )
 
@@ -110,6 +111,7 @@ func requireUncharged(t *testing.T, ib *inbox.Inbox, culprit string) {
 }
 
 func TestMemberTimeoutRepeatsEachMemberAlone(t *testing.T) {
+	testenv.Long(t)
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
 		ib, seen := company(t, d, fxtest.NewClock(inboxtest.Noon),

@@ -14,6 +14,7 @@ import (
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/processor"
 )
 
@@ -70,6 +71,7 @@ func TestHangingProbeBlocksNeitherOthersNorStop(t *testing.T) {
 }
 
 func TestProbeOfADrainBlocksNoWorker(t *testing.T) {
+	testenv.Long(t)
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib, calls, letGo := probing(t, d)
 		inboxtest.Accept(t, ib, "1")

@@ -74,6 +74,7 @@ func TestUnstorableResultsAreKeptWithTheirClaims(t *testing.T) {
 // Contract 5.1, 5.9: a worker that was silent for too long keeps its results under its new ID, and
 // stores them before it releases claims of dead workers.
 func TestWaitingResultsAreStoredBeforeTheirRecovery(t *testing.T) {
+	testenv.Long(t)
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ran, fenced, fell := newLedger(), make(chan struct{}, 3), make(chan struct{})
 		ib := inboxtest.New(t, d.DB, silence(1500*time.Millisecond, 150*time.Millisecond),
@@ -110,6 +111,7 @@ func TestWaitingResultsAreStoredBeforeTheirRecovery(t *testing.T) {
 // Contract 5.10: a status whose result the database refuses (a damaged page, a trigger of the
 // application) does not block others.
 func TestRefusedResultDoesNotBlockOthers(t *testing.T) {
+	testenv.Long(t)
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		const messages = 40
 		ran := newLedger()
@@ -143,6 +145,7 @@ func TestRefusedResultDoesNotBlockOthers(t *testing.T) {
 
 // Contract 5.8: a stop reports what it leaves, and another worker recovers that.
 func TestResultsAndHandlersThatOutlastAStopAreRecovered(t *testing.T) {
+	testenv.Long(t)
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		first := newLedger()
 		running, release := make(chan string, 10), make(chan struct{})

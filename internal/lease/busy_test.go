@@ -54,6 +54,7 @@ func until(t *testing.T, d time.Duration, do func()) {
 }
 
 func TestBusyFileDoesNotEndTheLease(t *testing.T) {
+	testenv.Long(t)
 	for name, busyTimeout := range map[string]time.Duration{
 		"the driver gives up first":            50 * time.Millisecond,
 		"the statement's deadline comes first": testenv.Patience,
@@ -89,6 +90,7 @@ func TestBusyFileDoesNotEndTheLease(t *testing.T) {
 // TestTakenLeaseHasOneHolderAtATime lets another writer hold the lock
 // each time the holder wants to write, until the lease runs out in the database.
 func TestTakenLeaseHasOneHolderAtATime(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	const ttl = 3 * time.Second
 	f := newFile(t, 50*time.Millisecond)
@@ -134,6 +136,7 @@ func TestTakenLeaseHasOneHolderAtATime(t *testing.T) {
 }
 
 func TestTakenLeaseWaitsUntilItsOldHolderCanKnow(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	const ttl = 2 * time.Second
 	f := newFile(t, testenv.Patience)

@@ -14,6 +14,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/lease"
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -140,6 +141,7 @@ func TestTermEndsWhenTheLeaseChangesOwner(t *testing.T) {
 }
 
 func TestTermEndsWhenNoRenewalSucceedsInTime(t *testing.T) {
+	testenv.Long(t)
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		h, changes := newHold(newLease(tables(t, d), 3*time.Second))
 		before := time.Now()

@@ -47,7 +47,7 @@ func LeaveOutIf(t testing.TB, err error) {
 	}
 }
 
-// Long leaves out a test that takes many seconds where no server is configured: `go test ./...` alone is for the loop
+// Long leaves out a test that takes seconds where no server is configured: `go test ./...` alone is for the loop
 // of a change. `make test` runs it.
 func Long(t testing.TB) {
 	t.Helper()
