@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -21,6 +22,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/condition"
 	"github.com/gorm-inbox/inbox/internal/kafkawire"
+	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
@@ -95,7 +97,7 @@ func (n *network) dial(ctx context.Context, network, address string) (net.Conn, 
 
 // open connects without TLS.
 func (n *network) open(ctx context.Context, network, address string) (net.Conn, error) {
-	dialed, err := (&net.Dialer{KeepAlive: 30 * time.Second}).DialContext(ctx, network, address)
+	dialed, err := n.connect(ctx, network, address)
 	if n.cutting.Err() != nil && err != nil {
 		return nil, net.ErrClosed
 	}
@@ -111,6 +113,24 @@ func (n *network) open(ctx context.Context, network, address string) (net.Conn, 
 	}
 	n.conns[c] = struct{}{}
 	return c, nil
+}
+
+// connect calls Config.Dial if there is one. A panic in it must not end the process.
+func (n *network) connect(ctx context.Context, network, address string) (dialed net.Conn, err error) {
+	if n.cfg.Dial == nil {
+		return (&net.Dialer{KeepAlive: 30 * time.Second}).DialContext(ctx, network, address)
+	}
+	err = routine.Protect("Dial", func() (err error) {
+		dialed, err = n.cfg.Dial(ctx, network, address)
+		return err
+	})
+	if err == nil && dialed == nil {
+		err = errors.New("option Dial returned neither a connection nor an error")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("dial %s: %w", address, err)
+	}
+	return dialed, nil
 }
 
 func handshake(ctx context.Context, c net.Conn, cfg *tls.Config, address string) (net.Conn, error) {

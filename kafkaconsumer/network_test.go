@@ -7,6 +7,7 @@ import (
 	"io"
 	"log"
 	"net"
+	"net/http"
 	"net/http/httptest"
 	"testing"
 	"time"
@@ -101,6 +102,47 @@ func TestCutNetworkRefusesConnections(t *testing.T) {
 	require.ErrorIs(t, err, net.ErrClosed)
 	_, err = n.dial(t.Context(), "tcp", listener.Addr().String())
 	require.ErrorIs(t, err, net.ErrClosed)
+}
+
+// TestDialOpensConnections proves that every way to connect uses Config.Dial, that TLS works on top of it, and that its
+// connections are cut.
+func TestDialOpensConnections(t *testing.T) {
+	server := httptest.NewTLSServer(nil)
+	defer server.Close()
+	var asked []string
+	cfg := Config{Brokers: []string{"a.internal:1"}, Topics: []string{"t"}, GroupID: "g",
+		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			asked = append(asked, network+" "+address)
+			return (&net.Dialer{}).DialContext(ctx, network, server.Listener.Addr().String())
+		}}.withDefaults()
+	n, err := newNetwork(cfg, zap.NewNop(), clock.System{})
+	require.NoError(t, err)
+	plain, err := n.dialer.DialContext(t.Context(), "tcp", "a.internal:1")
+	require.NoError(t, err)
+	_, err = n.transport.Dial(t.Context(), "tcp", "b.internal:2")
+	require.NoError(t, err)
+	n.cfg.TLS = server.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
+	_, err = n.dial(t.Context(), "tcp", "example.com:3")
+	require.NoError(t, err, "the name that is dialed is in the certificate")
+	require.Equal(t, []string{"tcp a.internal:1", "tcp b.internal:2", "tcp example.com:3"}, asked)
+	n.cut()
+	_, err = plain.Read(make([]byte, 1))
+	require.ErrorIs(t, err, net.ErrClosed)
+}
+
+func TestDefectiveDialIsAnError(t *testing.T) {
+	for want, dial := range map[string]func(context.Context, string, string) (net.Conn, error){
+		"dial b:1: option Dial returned neither": func(context.Context, string, string) (net.Conn, error) { return nil, nil },
+		"dial b:1: Dial panicked: no proxy":      func(context.Context, string, string) (net.Conn, error) { panic("no proxy") },
+		"dial b:1: EOF":                          func(context.Context, string, string) (net.Conn, error) { return nil, io.EOF },
+	} {
+		cfg := Config{Brokers: []string{"b:1"}, Topics: []string{"t"}, GroupID: "g", Dial: dial}.withDefaults()
+		n, err := newNetwork(cfg, zap.NewNop(), clock.System{})
+		require.NoError(t, err)
+		_, err = n.dial(t.Context(), "tcp", "b:1")
+		require.ErrorContains(t, err, want)
+		n.cut()
+	}
 }
 
 // answering is a connection that reads from Reader, whatever is written.
