@@ -29,18 +29,29 @@ import (
 // Broker is a cluster. Its methods are safe for concurrent use.
 type Broker struct {
 	// OnCommit is called with each offset that a group has committed, before the client gets the response and before
-	// any other commit. Set it before the first client connects. It must not commit.
+	// any other commit. Set it before the first client connects. It must neither commit nor call Commits.
 	OnCommit func(Commit)
 
 	cluster    *kfake.Cluster
 	nodes      int
-	committing routine.Lock // held while a broker works on a commit, so that the log has their order
+	committing routine.Lock // held while a broker works on a commit; it guards commits and topics
+	commits    []Commit
+	topics     map[string][16]byte // their IDs
 
 	mu        sync.Mutex
 	listeners map[address]*listener
-	topics    map[string][16]byte // their IDs
 	clients   []*Client
-	commits   []Commit
+	// rebalances has the last rebalance of each group.
+	rebalances map[string]rebalance
+
+	closed chan struct{}
+	asking sync.WaitGroup // the cluster, which answers nothing any more once it is closed
+}
+
+// rebalance is one that ends a generation, and until when it may wait for members.
+type rebalance struct {
+	generation int32
+	until      time.Time
 }
 
 // Commit is an offset that a group has committed for a partition.
@@ -71,7 +82,7 @@ type Record struct {
 // New starts a cluster of so many brokers, without topics. Close it in the same bubble.
 func New(nodes int) (*Broker, error) {
 	b := &Broker{nodes: nodes, committing: routine.NewLock(), listeners: map[address]*listener{},
-		topics: map[string][16]byte{}}
+		topics: map[string][16]byte{}, rebalances: map[string]rebalance{}, closed: make(chan struct{})}
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(nodes), kfake.ListenFn(b.listen))
 	if err != nil {
 		return nil, err
@@ -103,10 +114,12 @@ func (b *Broker) connect(ctx context.Context, _, to string) (net.Conn, error) {
 func (b *Broker) Close() {
 	b.mu.Lock()
 	clients := b.clients
+	close(b.closed)
 	b.mu.Unlock()
 	for _, c := range clients {
 		c.Kill()
 	}
+	b.asking.Wait()
 	b.cluster.Close()
 }
 
@@ -115,13 +128,11 @@ func (b *Broker) Addresses() []string { return b.cluster.ListenAddrs() }
 
 // CreateTopic creates a topic, whose partitions have their leaders on the brokers in turn.
 func (b *Broker) CreateTopic(name string, partitions int) error {
+	defer b.betweenCommits()()
 	if err := b.cluster.CreateTopic(name, int32(partitions), nil); err != nil {
 		return fmt.Errorf("create topic %q: %w", name, err)
 	}
-	id := b.cluster.TopicInfo(name).TopicID
-	b.mu.Lock()
-	b.topics[name] = id
-	b.mu.Unlock()
+	b.topics[name] = b.cluster.TopicInfo(name).TopicID
 	for id := range partitions {
 		if err := b.cluster.MoveTopicPartition(name, int32(id), int32(id%b.nodes)); err != nil {
 			return fmt.Errorf("move %s/%d: %w", name, id, err)
@@ -131,7 +142,10 @@ func (b *Broker) CreateTopic(name string, partitions int) error {
 }
 
 // DeleteTopic deletes a topic with the offsets committed for it.
-func (b *Broker) DeleteTopic(name string) error { return b.cluster.DeleteTopic(name) }
+func (b *Broker) DeleteTopic(name string) error {
+	defer b.betweenCommits()()
+	return b.cluster.DeleteTopic(name)
+}
 
 // RecreateTopic deletes a topic and creates it again, empty, with as many partitions.
 func (b *Broker) RecreateTopic(name string) error {
@@ -140,6 +154,12 @@ func (b *Broker) RecreateTopic(name string) error {
 		return err
 	}
 	return b.CreateTopic(name, partitions)
+}
+
+// betweenCommits waits until no commit is in progress, and holds up the next ones until the returned function is called.
+func (b *Broker) betweenCommits() (done func()) {
+	_ = b.committing.Acquire(context.Background()) // without an end, it does not fail
+	return b.committing.Release
 }
 
 // DeleteRecords deletes the records of a partition before an offset, as retention does.
@@ -167,7 +187,7 @@ func (b *Broker) End(of Partition) int64 {
 // Members returns the members of a group.
 func (b *Broker) Members(group string) []string {
 	var ids []string
-	if info := b.cluster.GroupInfo(group); info != nil {
+	if info := b.group(group); info != nil {
 		for _, m := range info.Members {
 			ids = append(ids, m.MemberID)
 		}
@@ -190,7 +210,7 @@ func (b *Broker) Evict(ctx context.Context, group, member string) error {
 // Committed returns the offsets that a group has committed.
 func (b *Broker) Committed(group string) map[Partition]int64 {
 	offsets := map[Partition]int64{}
-	if info := b.cluster.GroupInfo(group); info != nil {
+	if info := b.group(group); info != nil {
 		for topic, partitions := range info.Commits {
 			for id, commit := range partitions {
 				offsets[Partition{topic, int(id)}] = commit.Offset
@@ -202,8 +222,7 @@ func (b *Broker) Committed(group string) map[Partition]int64 {
 
 // Commits returns all commits that were stored, in their order. Those of transactions are not among them.
 func (b *Broker) Commits() []Commit {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	defer b.betweenCommits()() // what Committed has returned is then in the log
 	return slices.Clone(b.commits)
 }
 
@@ -214,7 +233,7 @@ func (b *Broker) Produce(ctx context.Context, to Partition, records ...Record) (
 		if r.Time.IsZero() {
 			r.Time = time.Now()
 		}
-		batch[i] = kafka.Record{Time: r.Time, Key: bytes(r.Key), Value: bytes(r.Value), Headers: r.Headers}
+		batch[i] = kafka.Record{Time: r.Time, Key: kafka.NewBytes(r.Key), Value: kafka.NewBytes(r.Value), Headers: r.Headers}
 	}
 	err = b.call(func(c *kafka.Client) error {
 		answer, err := c.Produce(ctx, &kafka.ProduceRequest{Topic: to.Topic, Partition: to.ID,
@@ -226,14 +245,6 @@ func (b *Broker) Produce(ctx context.Context, to Partition, records ...Record) (
 		return answer.Error
 	})
 	return first, err
-}
-
-// bytes keeps nil, which is null in a record.
-func bytes(b []byte) kafka.Bytes {
-	if b == nil {
-		return nil
-	}
-	return kafka.NewBytes(b)
 }
 
 // Records returns the records that a partition holds.
@@ -285,11 +296,13 @@ func (b *Broker) call(do func(*kafka.Client) error) error {
 
 // ask sends a request to a broker and returns the response.
 func (b *Broker) ask(broker net.Conn, request []byte) (response []byte, err error) {
-	if apiOf(request) == kmsg.OffsetCommit {
-		if err := b.committing.Acquire(context.Background()); err != nil {
+	switch apiOf(request) {
+	case kmsg.JoinGroup:
+		if err := b.admit(request); err != nil {
 			return nil, err
 		}
-		defer b.committing.Release()
+	case kmsg.OffsetCommit:
+		defer b.betweenCommits()()
 		defer func() {
 			if err == nil {
 				err = b.record(request, response)
@@ -302,6 +315,53 @@ func (b *Broker) ask(broker net.Conn, request []byte) (response []byte, err erro
 	return readFrame(broker)
 }
 
+// admit waits until a new member may join its group. The cluster begins the rebalance timeout anew with each new member,
+// and sometimes counts a waiting member too few. Members that give up and come back as new ones could then prolong a
+// rebalance forever. Kafka's timeout begins once. So new members wait from then on until the rebalance is complete.
+func (b *Broker) admit(request []byte) error {
+	join := kmsg.NewPtrJoinGroupRequest()
+	if err := decodeRequest(request, join); err != nil {
+		return err
+	}
+	for {
+		info := b.group(join.Group)
+		if info == nil {
+			return nil
+		}
+		b.mu.Lock()
+		r := b.rebalances[join.Group]
+		if info.State != "PreparingRebalance" || r.generation != info.Epoch {
+			timeout := time.Duration(join.RebalanceTimeoutMillis) * time.Millisecond
+			r = rebalance{info.Epoch, time.Now().Add(timeout)}
+			b.rebalances[join.Group] = r
+		}
+		b.mu.Unlock()
+		known := slices.ContainsFunc(info.Members, func(m kfake.GroupMember) bool { return m.MemberID == join.MemberID })
+		if known || time.Now().Before(r.until) {
+			return nil
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-b.closed:
+		}
+	}
+}
+
+// group returns nil if there is no such group, or the cluster is closed.
+func (b *Broker) group(name string) *kfake.GroupInfo {
+	b.mu.Lock()
+	select {
+	case <-b.closed:
+		b.mu.Unlock()
+		return nil
+	default:
+	}
+	b.asking.Add(1)
+	b.mu.Unlock()
+	defer b.asking.Done()
+	return b.cluster.GroupInfo(name)
+}
+
 // apiOf returns the API of a request. It follows the length.
 func apiOf(request []byte) kmsg.Key {
 	if len(request) < 6 {
@@ -310,21 +370,34 @@ func apiOf(request []byte) kmsg.Key {
 	return kmsg.Key(binary.BigEndian.Uint16(request[4:]))
 }
 
+// decodeRequest decodes a request of the API of into.
+func decodeRequest(request []byte, into kmsg.Request) error {
+	reader := kbin.Reader{Src: request[6:]} // after the length and the API
+	into.SetVersion(reader.Int16())
+	reader.Int32() // the correlation ID
+	reader.NullableString()
+	if into.IsFlexible() {
+		kmsg.SkipTags(&reader)
+	}
+	if !reader.Ok() {
+		return reader.Complete()
+	}
+	return into.ReadFrom(reader.Src)
+}
+
 // record adds the commits of a request that the broker has stored to the log.
 func (b *Broker) record(request, response []byte) error {
 	asked := kmsg.NewPtrOffsetCommitRequest()
-	reader := kbin.Reader{Src: request[6:]}
-	asked.SetVersion(reader.Int16())
-	reader.Int32() // the correlation ID
-	reader.NullableString()
+	if err := decodeRequest(request, asked); err != nil {
+		return err
+	}
 	answered := asked.ResponseKind().(*kmsg.OffsetCommitResponse)
-	answer := kbin.Reader{Src: response[8:]}
+	answer := kbin.Reader{Src: response[8:]} // after the length and the correlation ID
 	if asked.IsFlexible() {
-		kmsg.SkipTags(&reader)
 		kmsg.SkipTags(&answer)
 	}
-	if err := errors.Join(asked.ReadFrom(reader.Src), answered.ReadFrom(answer.Src)); err != nil {
-		return fmt.Errorf("decode a commit: %w", err)
+	if err := answered.ReadFrom(answer.Src); err != nil {
+		return err
 	}
 	stored := map[Partition]bool{}
 	for _, topic := range answered.Topics {
@@ -338,11 +411,8 @@ func (b *Broker) record(request, response []byte) error {
 				continue
 			}
 			c := Commit{At: time.Now(), Group: asked.Group, Member: asked.MemberID, Generation: int(asked.Generation),
-				Topic: topic.Topic, Partition: int(p.Partition), Offset: p.Offset}
-			b.mu.Lock()
-			c.TopicID = b.topics[topic.Topic]
+				Topic: topic.Topic, TopicID: b.topics[topic.Topic], Partition: int(p.Partition), Offset: p.Offset}
 			b.commits = append(b.commits, c)
-			b.mu.Unlock()
 			if b.OnCommit != nil {
 				b.OnCommit(c)
 			}

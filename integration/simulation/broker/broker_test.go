@@ -139,10 +139,11 @@ func (r *rig) produce(n int, partitions ...int) {
 	for _, id := range partitions {
 		to := broker.Partition{Topic: topic, ID: id}
 		var records []broker.Record
-		for i := range n {
-			records = append(records, broker.Record{Value: fmt.Appendf(nil, "%d/%d/%s", id, i, time.Now())})
-		}
 		end := r.b.End(to)
+		for i := range n {
+			value := fmt.Appendf(nil, "%s %d/%d", time.Now(), id, end+int64(i)) // a topic created again begins at 0
+			records = append(records, broker.Record{Value: value})
+		}
 		first, err := r.b.Produce(r.t.Context(), to, records...)
 		require.NoError(r.t, err)
 		require.Equal(r.t, end, first)
@@ -354,8 +355,28 @@ func TestSilentBrokersEndAtDeadlines(t *testing.T) {
 	})
 }
 
-// TestSlowAndLossyNetworkLosesNothing gives each request a delay, and lets some of them fail before or after the broker.
-func TestSlowAndLossyNetworkLosesNothing(t *testing.T) {
+// faulty returns a Link that delays each request, and lets some of them fail before or after the broker has done them.
+func faulty(draw func(n int) int) broker.Link {
+	return func(ctx context.Context, _ string, do func() error) error {
+		select {
+		case <-time.After(time.Duration(draw(200)) * time.Millisecond):
+		case <-ctx.Done():
+		}
+		switch draw(100) {
+		case 0:
+			return errLost
+		case 1:
+			return errors.Join(do(), errLost)
+		case 2:
+			return broker.ErrSilent
+		case 3:
+			return errors.Join(do(), broker.ErrSilent)
+		}
+		return do()
+	}
+}
+
+func TestFaultsLoseNothing(t *testing.T) {
 	for seed := range uint64(5) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			bubble(t, 4, func(t *testing.T, r *rig) {
@@ -367,31 +388,37 @@ func TestSlowAndLossyNetworkLosesNothing(t *testing.T) {
 					return source.IntN(n)
 				}
 				network := &on{}
-				network.set(func(ctx context.Context, _ string, do func() error) error {
-					select {
-					case <-time.After(time.Duration(draw(200)) * time.Millisecond):
-					case <-ctx.Done():
-					}
-					switch draw(100) {
-					case 0:
-						return errLost
-					case 1:
-						return errors.Join(do(), errLost)
-					case 2:
-						return broker.ErrSilent
-					}
-					return do()
-				})
+				network.set(faulty(draw))
 				processes := []process{r.start(network.link), r.start(network.link)}
-				for range 60 {
+				const rounds = 60
+				for range rounds {
 					r.produce(3, 0, 1, 2, 3)
-					time.Sleep(time.Second)
+					time.Sleep(time.Duration(draw(3000)) * time.Millisecond)
+					i := draw(len(processes))
+					switch draw(10) {
+					case 0:
+						require.NoError(t, r.b.MoveLeader(broker.Partition{Topic: topic, ID: draw(4)}))
+					case 1:
+						r.b.MoveCoordinators()
+					case 2:
+						for _, member := range r.b.Members(group) {
+							_ = r.b.Evict(t.Context(), group, member) // it may have left
+						}
+					case 3:
+						processes[i].network.Kill()
+						fallthrough
+					case 4:
+						_ = processes[i].Stop(t.Context()) // it may not reach a broker
+						processes[i] = r.start(network.link)
+					}
 				}
-				processes[0].network.Kill()
 				network.set(nil)
-				_ = processes[0].Stop(t.Context())
-				r.within(2*time.Minute, "all committed", r.committed(0, 1, 2, 3))
-				require.Len(t, r.accepted, 720)
+				r.within(3*time.Minute, "all committed", r.committed(0, 1, 2, 3))
+				require.Len(t, r.accepted, rounds*3*4)
+				r.within(3*time.Minute, "no failure is left", func() bool {
+					return processes[0].Health().Err() == nil && processes[1].Health().Err() == nil
+				})
+				r.stop(processes[0])
 				r.stop(processes[1])
 			})
 		})
