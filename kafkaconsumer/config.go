@@ -98,11 +98,11 @@ type Config struct {
 	TLS *tls.Config `yaml:"-" env:"-"`
 	// SASL authenticates all connections. Default none.
 	SASL SASL `yaml:"sasl" env:"SASL"`
-	// Dial opens all connections, such as through a SOCKS proxy, an SSH tunnel or a service mesh. TLS and SASL work on top
-	// of what it returns. The network is "tcp". The address is one of Brokers, or one that a broker has named as its own or
-	// another's. ctx ends with DialTimeout, and when the consumer stops. The connection must support deadlines, and its
-	// Close must end running reads and writes: the consumer waits for a silent broker until then. Default a net.Dialer
-	// with a KeepAlive of 30 s. Do not set it to encrypt: TLS checks who answers.
+	// Dial opens all connections, for example through a SOCKS proxy, an SSH tunnel or a service mesh. TLS and SASL work
+	// on top of it. The network is "tcp". The address is one of Brokers, or one that the brokers advertise. ctx ends after
+	// DialTimeout, and when the consumer cuts its connections; Dial must then return. The connection must support
+	// deadlines, and its Close must end running reads and writes: otherwise a silent broker holds up the consumer. Dial is
+	// called concurrently. Nil means a net.Dialer. Do not set it to encrypt: TLS also checks who answers.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error) `yaml:"-" env:"-"`
 	// StartOffset is where a new group begins. Default First. Do not use Last where messages matter that were produced
 	// before the first start. Do not use it either where the group may have no members for longer than brokers keep its

@@ -1,6 +1,6 @@
-// Package broker is a Kafka cluster in memory, for simulations inside a testing/synctest bubble. franz-go's fake cluster
-// has the logs, groups and offsets. A network in memory connects it with its clients, and lets each request of a client
-// be delayed, fail or lose its response.
+// Package broker is a Kafka cluster in memory, for simulations inside a testing/synctest bubble. franz-go's fake
+// cluster has the logs, groups and offsets. A network in memory connects it with its clients, and lets each request of
+// a client be delayed, fail or lose its response.
 //
 // All waits are for channels and the clock, so that they are durable blocks in a bubble. There is no replication,
 // compaction or retention by time, connections have no TLS, and a request without a response, such as one to produce
@@ -156,7 +156,7 @@ func (b *Broker) RecreateTopic(name string) error {
 	return b.CreateTopic(name, partitions)
 }
 
-// betweenCommits waits until no commit is in progress, and holds up the next ones until the returned function is called.
+// betweenCommits waits until no commit is in progress, and holds up the next ones until done is called.
 func (b *Broker) betweenCommits() (done func()) {
 	_ = b.committing.Acquire(context.Background()) // without an end, it does not fail
 	return b.committing.Release
@@ -260,31 +260,23 @@ func (b *Broker) Records(ctx context.Context, of Partition) (all []Record, err e
 			if err == nil {
 				err = answer.Error
 			}
-			for err == nil {
+			for from := next; err == nil; {
 				var r *kafka.Record
-				if r, err = answer.Records.ReadRecord(); err == nil && r.Offset >= next {
-					var own Record
-					own, err = read(r)
-					all, next = append(all, own), r.Offset+1
+				if r, err = answer.Records.ReadRecord(); err != nil || r.Offset < from { // a batch comes whole
+					continue
 				}
+				key, keyErr := kafka.ReadAll(r.Key)
+				value, valueErr := kafka.ReadAll(r.Value)
+				all = append(all, Record{Key: key, Value: value, Headers: r.Headers, Time: r.Time, Offset: r.Offset})
+				next, err = r.Offset+1, errors.Join(keyErr, valueErr)
 			}
-			if !errors.Is(err, io.EOF) {
+			if err != io.EOF {
 				return err
 			}
 		}
 		return nil
 	})
 	return all, err
-}
-
-func read(r *kafka.Record) (Record, error) {
-	own := Record{Headers: r.Headers, Time: r.Time, Offset: r.Offset}
-	var err error
-	if own.Key, err = kafka.ReadAll(r.Key); err != nil {
-		return own, err
-	}
-	own.Value, err = kafka.ReadAll(r.Value)
-	return own, err
 }
 
 // call makes requests on new connections that no Link carries.
@@ -315,9 +307,10 @@ func (b *Broker) ask(broker net.Conn, request []byte) (response []byte, err erro
 	return readFrame(broker)
 }
 
-// admit waits until a new member may join its group. The cluster begins the rebalance timeout anew with each new member,
-// and sometimes counts a waiting member too few. Members that give up and come back as new ones could then prolong a
-// rebalance forever. Kafka's timeout begins once. So new members wait from then on until the rebalance is complete.
+// admit waits until a new member may join its group. The cluster starts the rebalance timeout anew with each new
+// member, and sometimes counts one waiting member too few. Members that give up and come back as new ones could then
+// prolong a rebalance forever. Kafka's timeout starts once per rebalance, so we let new members wait after it until the
+// rebalance is complete.
 func (b *Broker) admit(request []byte) error {
 	join := kmsg.NewPtrJoinGroupRequest()
 	if err := decodeRequest(request, join); err != nil {
