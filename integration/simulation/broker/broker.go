@@ -9,7 +9,6 @@ package broker
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -43,9 +42,8 @@ type Broker struct {
 	clients   []*Client
 	// rebalances has the last rebalance of each group.
 	rebalances map[string]rebalance
-
-	closed chan struct{}
-	asking sync.WaitGroup // the cluster, which answers nothing any more once it is closed
+	closed     chan struct{}
+	asking     sync.WaitGroup // the cluster, which answers nothing any more once it is closed
 }
 
 // rebalance is one that ends a generation, and until when it may wait for members.
@@ -79,7 +77,7 @@ type Record struct {
 	Offset     int64     // set by the log
 }
 
-// New starts a cluster of so many brokers, without topics. Close it in the same bubble.
+// New starts a cluster of so many brokers, without topics. Close it in the same bubble, and call nothing after that.
 func New(nodes int) (*Broker, error) {
 	b := &Broker{nodes: nodes, committing: routine.NewLock(), listeners: map[address]*listener{},
 		topics: map[string][16]byte{}, rebalances: map[string]rebalance{}, closed: make(chan struct{})}
@@ -355,12 +353,9 @@ func (b *Broker) group(name string) *kfake.GroupInfo {
 	return b.cluster.GroupInfo(name)
 }
 
-// apiOf returns the API of a request. It follows the length.
+// apiOf returns the API of a request.
 func apiOf(request []byte) kmsg.Key {
-	if len(request) < 6 {
-		return -1
-	}
-	return kmsg.Key(binary.BigEndian.Uint16(request[4:]))
+	return kmsg.Key((&kbin.Reader{Src: request[min(4, len(request)):]}).Int16()) // after the length
 }
 
 // decodeRequest decodes a request of the API of into.
@@ -371,9 +366,6 @@ func decodeRequest(request []byte, into kmsg.Request) error {
 	reader.NullableString()
 	if into.IsFlexible() {
 		kmsg.SkipTags(&reader)
-	}
-	if !reader.Ok() {
-		return reader.Complete()
 	}
 	return into.ReadFrom(reader.Src)
 }

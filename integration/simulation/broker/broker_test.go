@@ -17,20 +17,22 @@ import (
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/integration/simulation/broker"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
-	"github.com/gorm-inbox/inbox/models"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
-	topic = "orders"
-	group = "fulfilment"
+	topic       = "orders"
+	deadLetters = "orders.dead"
+	group       = "fulfilment"
 )
 
 // rig is a cluster of two brokers with one topic, and what its consumers have accepted.
 type rig struct {
-	t *testing.T
-	b *broker.Broker
+	kafkaconsumer.Acceptor // nil: no partition halts
+	t                      *testing.T
+	b                      *broker.Broker
+	partitions             int
 
 	mu       sync.Mutex
 	next     map[broker.Partition]int64 // all records of the log before it are accepted
@@ -47,9 +49,11 @@ func bubble(t *testing.T, partitions int, test func(t *testing.T, r *rig)) {
 	synctest.Test(t, func(t *testing.T) {
 		b, err := broker.New(2)
 		require.NoError(t, err)
-		r := &rig{t: t, b: b, next: map[broker.Partition]int64{}, accepted: map[string]int{}, last: map[string]int64{}}
+		r := &rig{t: t, b: b, partitions: partitions, next: map[broker.Partition]int64{},
+			accepted: map[string]int{}, last: map[string]int64{}}
 		b.OnCommit = r.judge
 		require.NoError(t, b.CreateTopic(topic, partitions))
+		require.NoError(t, b.CreateTopic(deadLetters, 1))
 		defer func() {
 			for _, p := range r.processes { // that a failed test has left
 				p.network.Kill()
@@ -78,15 +82,19 @@ func (r *rig) judge(c broker.Commit) {
 func (r *rig) AcceptRecords(_ context.Context, _ string, received []envelope.Received) ([]envelope.Result, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, one := range received {
+	results := make([]envelope.Result, len(received))
+	for i, one := range received {
 		at := broker.Partition{Topic: one.Record.Topic, ID: one.Record.Partition}
 		if one.Record.Offset > r.next[at] {
 			r.t.Errorf("%v: accepted %d, expected was %d", at, one.Record.Offset, r.next[at])
 		}
 		r.next[at] = max(r.next[at], one.Record.Offset+1)
 		r.accepted[string(one.Record.Value)]++
+		if string(one.Record.Value) == "bad" {
+			results[i].Disposition = envelope.DeadLetter
+		}
 	}
-	return make([]envelope.Result, len(received)), nil
+	return results, nil
 }
 
 func (r *rig) AcceptGap(_ context.Context, _ string, gap envelope.Gap) (envelope.Disposition, error) {
@@ -95,16 +103,6 @@ func (r *rig) AcceptGap(_ context.Context, _ string, gap envelope.Gap) (envelope
 	r.gaps = append(r.gaps, gap)
 	r.next[broker.Partition{Topic: gap.Topic, ID: gap.Partition}] = gap.To
 	return envelope.Durable, nil
-}
-
-func (r *rig) PartitionRequests(context.Context, string) ([]models.PartitionRequest, error) {
-	return nil, nil
-}
-
-func (r *rig) CarryOut(context.Context, models.PartitionRequest, *envelope.Received, *envelope.Gap) (
-	envelope.Disposition, error,
-) {
-	return envelope.Halt, errors.ErrUnsupported
 }
 
 // process is a consumer with the network of its own process.
@@ -118,7 +116,7 @@ func (r *rig) start(link broker.Link) process {
 	r.t.Helper()
 	network := r.b.Client(link)
 	c, err := kafkaconsumer.New("orders.events", kafkaconsumer.Config{
-		Brokers: r.b.Addresses(), Topics: []string{topic}, GroupID: group, Dial: network.Dial,
+		Brokers: r.b.Addresses(), Topics: []string{topic}, GroupID: group, Dial: network.Dial, DeadLetterTopic: deadLetters,
 		Decoder: envelope.DecoderConfig{Type: "order.placed", ID: envelope.KafkaCoordinates()},
 	}, r, nil, nil)
 	require.NoError(r.t, err)
@@ -133,16 +131,15 @@ func (r *rig) stop(p process) {
 	require.NoError(r.t, p.Stop(context.Background()))
 }
 
-// produce appends n records to each partition and returns how many there are then in all.
-func (r *rig) produce(n int, partitions ...int) {
+// produce appends n records to each partition.
+func (r *rig) produce(n int) {
 	r.t.Helper()
-	for _, id := range partitions {
+	for id := range r.partitions {
 		to := broker.Partition{Topic: topic, ID: id}
-		var records []broker.Record
 		end := r.b.End(to)
-		for i := range n {
-			value := fmt.Appendf(nil, "%s %d/%d", time.Now(), id, end+int64(i)) // a topic created again begins at 0
-			records = append(records, broker.Record{Value: value})
+		records := make([]broker.Record, n)
+		for i := range records { // a topic created again begins at 0
+			records[i].Value = fmt.Appendf(nil, "%d/%d at %s", id, end+int64(i), time.Now())
 		}
 		first, err := r.b.Produce(r.t.Context(), to, records...)
 		require.NoError(r.t, err)
@@ -165,13 +162,23 @@ func (r *rig) within(limit time.Duration, what string, done func() bool) time.Du
 	return time.Since(began)
 }
 
-// committed reports whether everything in these partitions is committed.
-func (r *rig) committed(partitions ...int) func() bool {
+// committed reports whether everything is committed.
+func (r *rig) committed() bool {
+	committed := r.b.Committed(group)
+	for id := range r.partitions {
+		at := broker.Partition{Topic: topic, ID: id}
+		if committed[at] != r.b.End(at) {
+			return false
+		}
+	}
+	return true
+}
+
+// joined returns whether these processes have all partitions, each as many.
+func (r *rig) joined(all ...process) func() bool {
 	return func() bool {
-		committed := r.b.Committed(group)
-		for _, id := range partitions {
-			at := broker.Partition{Topic: topic, ID: id}
-			if committed[at] != r.b.End(at) {
+		for _, p := range all {
+			if p.State() != kafkaconsumer.StateRunning || len(p.Health().Partitions) != r.partitions/len(all) {
 				return false
 			}
 		}
@@ -179,91 +186,82 @@ func (r *rig) committed(partitions ...int) func() bool {
 	}
 }
 
-func (r *rig) assigned(p process, n int) func() bool {
-	return func() bool { return p.State() == kafkaconsumer.StateRunning && len(p.Health().Partitions) == n }
-}
-
 func TestConsumerReadsAndCommits(t *testing.T) {
 	bubble(t, 3, func(t *testing.T, r *rig) {
 		p := r.start(nil)
-		r.produce(5, 0, 1, 2)
-		r.within(5*time.Second, "all committed", r.committed(0, 1, 2))
+		r.produce(5)
+		r.within(5*time.Second, "all committed", r.committed)
 		require.NoError(t, r.b.MoveLeader(broker.Partition{Topic: topic, ID: 1}))
 		r.b.MoveCoordinators()
-		r.produce(5, 0, 1, 2)
-		r.within(20*time.Second, "all committed after leaders and coordinator have moved", r.committed(0, 1, 2))
+		r.produce(5)
+		r.within(20*time.Second, "all committed after leaders and coordinator have moved", r.committed)
+		_, err := r.b.Produce(t.Context(), broker.Partition{Topic: topic, ID: 2}, broker.Record{Value: []byte("bad")})
+		require.NoError(t, err)
 		pass(10 * time.Minute)
 		require.NoError(t, p.Health().Err())
-		require.Len(t, r.accepted, 30)
+		require.Len(t, r.accepted, 31)
 		r.stop(p)
 		require.Empty(t, r.b.Members(group), "it has left")
 		commits := r.b.Commits()
 		last := commits[len(commits)-1]
 		require.Equal(t, last.Offset, r.b.Committed(group)[broker.Partition{Topic: topic, ID: last.Partition}])
-		records, err := r.b.Records(t.Context(), broker.Partition{Topic: topic, ID: 1})
+		records, err := r.b.Records(t.Context(), broker.Partition{Topic: deadLetters})
 		require.NoError(t, err)
-		require.Len(t, records, 10)
-		require.EqualValues(t, 9, records[9].Offset)
+		require.Len(t, records, 1)
+		require.Equal(t, "bad", string(records[0].Value))
 	})
 }
 
 func TestPartitionsMoveBetweenMembers(t *testing.T) {
 	bubble(t, 4, func(t *testing.T, r *rig) {
 		one := r.start(nil)
-		r.within(5*time.Second, "one has all", r.assigned(one, 4))
-		r.produce(5, 0, 1, 2, 3)
+		r.within(5*time.Second, "one has all", r.joined(one))
+		r.produce(5)
 		two := r.start(nil)
-		r.within(10*time.Second, "both have two", func() bool { return r.assigned(one, 2)() && r.assigned(two, 2)() })
-		r.produce(5, 0, 1, 2, 3)
-		r.within(5*time.Second, "all committed", r.committed(0, 1, 2, 3))
+		r.within(10*time.Second, "both have two", r.joined(one, two))
+		r.produce(5)
+		r.within(5*time.Second, "all committed", r.committed)
 		require.Len(t, r.b.Members(group), 2)
 
 		require.NoError(t, r.b.Evict(t.Context(), group, one.Health().MemberID))
-		r.produce(5, 0, 1, 2, 3)
+		r.produce(5)
 		r.within(20*time.Second, "the evicted member is back", func() bool {
-			return r.committed(0, 1, 2, 3)() && r.assigned(one, 2)() && r.assigned(two, 2)()
+			return r.committed() && r.joined(one, two)()
 		})
 		r.stop(one)
-		r.within(10*time.Second, "the other has all", r.assigned(two, 4))
-		r.stop(two)
-	})
-}
-
-func TestPartitionsOfKilledProcessMoveAfterItsSession(t *testing.T) {
-	bubble(t, 4, func(t *testing.T, r *rig) {
-		one, two := r.start(nil), r.start(nil)
-		r.within(20*time.Second, "both have two", func() bool { return r.assigned(one, 2)() && r.assigned(two, 2)() })
-		one.network.Kill()
-		r.produce(5, 0, 1, 2, 3)
-		took := r.within(20*time.Second, "the other has all", r.assigned(two, 4))
+		r.within(10*time.Second, "the other has all", r.joined(two))
+		three := r.start(nil)
+		r.within(20*time.Second, "both have two", r.joined(two, three))
+		three.network.Kill()
+		took := r.within(20*time.Second, "the other has all", r.joined(two))
 		require.Greater(t, took, 8*time.Second, "not before the session timeout, less a heartbeat")
-		r.within(5*time.Second, "all committed", r.committed(0, 1, 2, 3))
-		_ = one.Stop(t.Context()) // to end its goroutines
+		_ = three.Stop(t.Context()) // to end its goroutines
+		r.produce(5)
+		r.within(5*time.Second, "all committed", r.committed)
 		r.stop(two)
 	})
 }
 
-// on returns a Link that calls act for the requests of one kind, while it is set.
-type on struct {
-	request string
-	mu      sync.Mutex
-	act     broker.Link
+// switched is a Link that can be changed.
+type switched struct {
+	mu   sync.Mutex
+	with broker.Link
 }
 
-func (o *on) set(act broker.Link) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.act = act
+func (s *switched) set(with broker.Link) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.with = with
 }
 
-func (o *on) link(ctx context.Context, request string, do func() error) error {
-	o.mu.Lock()
-	act := o.act
-	o.mu.Unlock()
-	if act == nil || o.request != "" && o.request != request {
+func (s *switched) link(ctx context.Context, request string, do func() error) error {
+	s.mu.Lock()
+	with := s.with
+	s.mu.Unlock()
+	if with == nil {
 		return do()
 	}
-	return act(ctx, request, do)
+	return with(ctx, request, do)
 }
 
 var errLost = errors.New("the connection is lost")
@@ -272,18 +270,21 @@ func TestCommitThatLosesItsResponseIsRepeated(t *testing.T) {
 	for name, stored := range map[string]int{"request": 1, "response": 2} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, 1, func(t *testing.T, r *rig) {
-				commit := &on{request: "OffsetCommit"}
-				p := r.start(commit.link)
-				r.within(5*time.Second, "it has joined", r.assigned(p, 1))
-				commit.set(func(_ context.Context, _ string, do func() error) error {
-					commit.set(nil)
+				network := &switched{}
+				p := r.start(network.link)
+				r.within(5*time.Second, "it has joined", r.joined(p))
+				network.set(func(_ context.Context, request string, do func() error) error {
+					if request != "OffsetCommit" {
+						return do()
+					}
+					network.set(nil)
 					if stored == 2 {
 						require.NoError(t, do())
 					}
 					return errLost
 				})
-				r.produce(5, 0)
-				r.within(5*time.Second, "all committed", r.committed(0))
+				r.produce(5)
+				r.within(5*time.Second, "all committed", r.committed)
 				pass(time.Second)
 				require.NoError(t, p.Health().Err())
 				commits := r.b.Commits()
@@ -299,13 +300,13 @@ func TestConsumerContinuesAfterRetentionGap(t *testing.T) {
 	bubble(t, 1, func(t *testing.T, r *rig) {
 		at := broker.Partition{Topic: topic}
 		p := r.start(nil)
-		r.produce(5, 0)
-		r.within(5*time.Second, "all committed", r.committed(0))
+		r.produce(5)
+		r.within(5*time.Second, "all committed", r.committed)
 		r.stop(p)
-		r.produce(5, 0)
+		r.produce(5)
 		require.NoError(t, r.b.DeleteRecords(at, 8))
 		p = r.start(nil)
-		r.within(20*time.Second, "all committed", r.committed(0))
+		r.within(20*time.Second, "all committed", r.committed)
 		require.Len(t, r.gaps, 1)
 		require.Equal(t, []int64{5, 8}, []int64{r.gaps[0].From, r.gaps[0].To})
 		require.Len(t, r.accepted, 7)
@@ -316,11 +317,11 @@ func TestConsumerContinuesAfterRetentionGap(t *testing.T) {
 func TestConsumerReadsRecreatedTopicFromItsStart(t *testing.T) {
 	bubble(t, 2, func(t *testing.T, r *rig) {
 		p := r.start(nil)
-		r.produce(5, 0, 1)
-		r.within(5*time.Second, "all committed", r.committed(0, 1))
+		r.produce(5)
+		r.within(5*time.Second, "all committed", r.committed)
 		require.NoError(t, r.b.RecreateTopic(topic))
-		r.produce(7, 0, 1)
-		r.within(2*time.Minute, "the new logs are committed", r.committed(0, 1))
+		r.produce(7)
+		r.within(2*time.Minute, "the new logs are committed", r.committed)
 		require.Len(t, r.accepted, 24)
 		require.NotEmpty(t, r.gaps)
 		commits := r.b.Commits()
@@ -332,17 +333,17 @@ func TestConsumerReadsRecreatedTopicFromItsStart(t *testing.T) {
 // TestSilentBrokersEndAtDeadlines covers a network that loses everything for two minutes, then new brokers' answers.
 func TestSilentBrokersEndAtDeadlines(t *testing.T) {
 	bubble(t, 2, func(t *testing.T, r *rig) {
-		network := &on{}
+		network := &switched{}
 		p := r.start(network.link)
-		r.produce(5, 0, 1)
-		r.within(5*time.Second, "all committed", r.committed(0, 1))
+		r.produce(5)
+		r.within(5*time.Second, "all committed", r.committed)
 		network.set(func(context.Context, string, func() error) error { return broker.ErrSilent })
-		r.produce(5, 0, 1)
+		r.produce(5)
 		r.within(30*time.Second, "health names it", func() bool { return p.Health().Err() != nil })
 		pass(2 * time.Minute)
 		require.Empty(t, r.b.Members(group), "its session is over")
 		network.set(nil)
-		r.within(30*time.Second, "all committed", r.committed(0, 1))
+		r.within(30*time.Second, "all committed", r.committed)
 		network.set(func(context.Context, string, func() error) error { return broker.ErrSilent })
 		began := time.Now()
 		r.stop(p)
@@ -357,15 +358,12 @@ func faulty(draw func(n int) int) broker.Link {
 		case <-time.After(time.Duration(draw(200)) * time.Millisecond):
 		case <-ctx.Done():
 		}
-		switch draw(100) {
+		failure := []error{errLost, broker.ErrSilent}[draw(2)]
+		switch draw(50) {
 		case 0:
-			return errLost
+			return failure
 		case 1:
-			return errors.Join(do(), errLost)
-		case 2:
-			return broker.ErrSilent
-		case 3:
-			return errors.Join(do(), broker.ErrSilent)
+			return errors.Join(do(), failure)
 		}
 		return do()
 	}
@@ -382,12 +380,12 @@ func TestFaultsLoseNothing(t *testing.T) {
 					defer mu.Unlock()
 					return source.IntN(n)
 				}
-				network := &on{}
+				network := &switched{}
 				network.set(faulty(draw))
 				processes := []process{r.start(network.link), r.start(network.link)}
 				const rounds = 60
 				for range rounds {
-					r.produce(3, 0, 1, 2, 3)
+					r.produce(3)
 					pass(time.Duration(draw(3000)) * time.Millisecond)
 					i := draw(len(processes))
 					switch draw(10) {
@@ -408,7 +406,7 @@ func TestFaultsLoseNothing(t *testing.T) {
 					}
 				}
 				network.set(nil)
-				r.within(3*time.Minute, "all committed", r.committed(0, 1, 2, 3))
+				r.within(3*time.Minute, "all committed", r.committed)
 				require.Len(t, r.accepted, rounds*3*4)
 				r.within(3*time.Minute, "no failure is left", func() bool {
 					return processes[0].Health().Err() == nil && processes[1].Health().Err() == nil
@@ -423,7 +421,7 @@ func TestFaultsLoseNothing(t *testing.T) {
 func TestCommitOfEndedGenerationIsRefused(t *testing.T) {
 	bubble(t, 1, func(t *testing.T, r *rig) {
 		p := r.start(nil)
-		r.within(5*time.Second, "it has joined", r.assigned(p, 1))
+		r.within(5*time.Second, "it has joined", r.joined(p))
 		transport := &kafka.Transport{Dial: r.b.Client(nil).Dial}
 		client := &kafka.Client{Addr: kafka.TCP(r.b.Addresses()...), Transport: transport}
 		health := p.Health()
