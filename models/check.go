@@ -39,18 +39,12 @@ const remedy = "set option Migrate, call Inbox.Migrate or models.Migrate, run in
 // plain SQL, get this name. CheckSchema writes nothing else. Errors wrap ErrSchemaMissing, ErrSchemaOld or
 // ErrOtherInbox and name what to run. It is safe for concurrent use.
 func CheckSchema(ctx context.Context, db *gorm.DB, naming Naming, inboxName string) error {
-	if err := CheckTables(ctx, db, naming); err != nil {
-		return err
-	}
-	db = db.Session(&gorm.Session{NewDB: true, Context: ctx})
-	claim := func(tx *gorm.DB) error { return claimName(ctx, tx.Statement.ConnPool, naming, inboxName) }
-	if name, id, err := Identity(ctx, db, naming); err != nil || id != "" && name == inboxName {
+	found, d, err := checked(ctx, db, naming)
+	if err != nil || found.meta["id"] != "" && found.meta["name"] == inboxName {
 		return err // the tables are already named, as always after the first start
 	}
-	d, err := dialects.Of(db)
-	if err != nil {
-		return err
-	}
+	claim := func(tx *gorm.DB) error { return claimName(ctx, tx.Statement.ConnPool, naming, inboxName) }
+	db = db.Session(&gorm.Session{NewDB: true, Context: ctx})
 	// The insert of the name waits for another start's insert. Above READ COMMITTED, which may be the sessions'
 	// default, it would fail once the other one commits.
 	return pgxtx.Session(db, pgxtx.ByDeadline).Transaction(claim, &sql.TxOptions{Isolation: d.Stated})
@@ -59,20 +53,25 @@ func CheckSchema(ctx context.Context, db *gorm.DB, naming Naming, inboxName stri
 // CheckTables is CheckSchema for callers that may use the tables of any inbox, as the markers of inline receivers may.
 // It only reads.
 func CheckTables(ctx context.Context, db *gorm.DB, naming Naming) error {
+	_, _, err := checked(ctx, db, naming)
+	return err
+}
+
+// checked returns what it found of the tables, or why they cannot be used.
+func checked(ctx context.Context, db *gorm.DB, naming Naming) (found, *dialect.Dialect, error) {
 	migrations, err := migrationsOf(db, naming)
 	if err != nil {
-		return err
+		return found{}, nil, err
 	}
-	pool := db.Session(&gorm.Session{NewDB: true, Context: ctx}).Statement.ConnPool
 	d, err := dialects.Of(db)
 	if err != nil {
-		return err
+		return found{}, nil, err
 	}
-	found, err := look(ctx, pool, d, naming)
-	if err != nil {
-		return err
+	f, err := look(ctx, db.Session(&gorm.Session{NewDB: true, Context: ctx}).Statement.ConnPool, d, naming)
+	if err == nil {
+		err = f.check(migrations, naming)
 	}
-	return found.check(migrations, naming)
+	return f, d, err
 }
 
 // migrationsOf returns the migrations of db's dialect, or why db cannot be used.
@@ -114,14 +113,14 @@ func (f found) check(migrations []Migration, naming Naming) error {
 type found struct {
 	columns map[string][]string // of each table, by its name without schema and prefix, in lower case
 	later   map[string]bool     // tables of a later schema of the search path, which CREATE TABLE ignores
-	meta    map[string]string   // of the keys that migrations write
+	meta    map[string]string   // of the keys that migrations write, and of the inbox's name and ID
 	version int                 // 0 if there is no schema, or an unfinished one
 }
 
 // look reads the existing tables, without a statement that could fail: on PostgreSQL that would abort the caller's
 // transaction.
 func look(ctx context.Context, pool gorm.ConnPool, d *dialect.Dialect, naming Naming) (found, error) {
-	f := found{columns: map[string][]string{}, later: map[string]bool{}, meta: map[string]string{}}
+	f := found{columns: map[string][]string{}, later: map[string]bool{}}
 	tables := map[string]string{}
 	for table := range modelColumns() {
 		tables[table] = naming.table(table)
@@ -140,15 +139,8 @@ func look(ctx context.Context, pool gorm.ConnPool, d *dialect.Dialect, naming Na
 	if !slices.Contains(f.columns["meta"], "key") || !slices.Contains(f.columns["meta"], "value") {
 		return f, nil
 	}
-	err = each(ctx, pool, `SELECT "key", "value" FROM `+columns.Quote(naming.Meta())+
-		` WHERE "key" = 'schema_version' OR "key" LIKE 'hash%'`, func(rows *sql.Rows) error {
-		var key, value string
-		err := rows.Scan(&key, &value)
-		f.meta[key] = value
-		return err
-	})
-	if err != nil {
-		return f, fmt.Errorf("read the schema's version from %s: %w", naming.Meta(), err)
+	if f.meta, err = metaValues(ctx, pool, naming); err != nil {
+		return f, err
 	}
 	if text, stored := f.meta["schema_version"]; stored {
 		if f.version, err = strconv.Atoi(text); err != nil {
@@ -193,34 +185,29 @@ var modelColumns = sync.OnceValue(func() map[string][]string {
 // call CheckTables first (contract 3.3).
 func Identity(ctx context.Context, db *gorm.DB, naming Naming) (inboxName, id string, err error) {
 	pool := db.Session(&gorm.Session{NewDB: true, Context: ctx}).Statement.ConnPool
-	if inboxName, _, err = metaValue(ctx, pool, naming, "name"); err != nil {
-		return "", "", err
-	}
-	id, _, err = metaValue(ctx, pool, naming, "id")
-	return inboxName, id, err
+	values, err := metaValues(ctx, pool, naming)
+	return values["name"], values["id"], err
 }
 
 // claimName gives the tables their inbox's name and a new ID. If they have a name already, it must be the same. The
 // insert decides between two concurrent starts. The name of the unnamed inbox is the empty string, stored like any
 // other.
 func claimName(ctx context.Context, pool gorm.ConnPool, naming Naming, inboxName string) error {
-	stored, found, err := metaValue(ctx, pool, naming, "name")
+	values, err := metaValues(ctx, pool, naming)
 	if err != nil {
 		return err
 	}
-	_, identified, err := metaValue(ctx, pool, naming, "id")
-	if err != nil {
-		return err
-	}
-	if !found || stored == inboxName && !identified {
+	stored, found := values["name"]
+	if !found || stored == inboxName && values["id"] == "" {
 		_, err := pool.ExecContext(ctx, `INSERT INTO `+columns.Quote(naming.Meta())+
 			` ("key", "value") VALUES ('name', $1), ('id', $2) ON CONFLICT ("key") DO NOTHING`, inboxName, uuid.NewString())
 		if err != nil {
 			return fmt.Errorf("store the inbox's name in %s: %w", naming.Meta(), err)
 		}
-		if stored, _, err = metaValue(ctx, pool, naming, "name"); err != nil {
+		if values, err = metaValues(ctx, pool, naming); err != nil {
 			return err
 		}
+		stored = values["name"]
 	}
 	if stored != inboxName {
 		return fmt.Errorf("%w (%s): theirs is named %q, this one %q: give each inbox its own table prefix",
@@ -229,14 +216,20 @@ func claimName(ctx context.Context, pool gorm.ConnPool, naming Naming, inboxName
 	return nil
 }
 
-func metaValue(
-	ctx context.Context, pool gorm.ConnPool, naming Naming, key string,
-) (value string, found bool, err error) {
-	value, found, err = one[string](ctx, pool, `SELECT "value" FROM `+columns.Quote(naming.Meta())+` WHERE "key" = $1`, key)
+// metaValues reads what is stored of the schema's version and of the inbox's name and ID.
+func metaValues(ctx context.Context, pool gorm.ConnPool, naming Naming) (map[string]string, error) {
+	values := map[string]string{}
+	err := each(ctx, pool, `SELECT "key", "value" FROM `+columns.Quote(naming.Meta())+
+		` WHERE "key" IN ('schema_version', 'name', 'id') OR "key" LIKE 'hash%'`, func(rows *sql.Rows) error {
+		var key, value string
+		err := rows.Scan(&key, &value)
+		values[key] = value
+		return err
+	})
 	if err != nil {
-		return "", false, fmt.Errorf("read %s from %s: %w", key, naming.Meta(), err)
+		return nil, fmt.Errorf("read %s: %w", naming.Meta(), err)
 	}
-	return value, found, nil
+	return values, nil
 }
 
 // one returns the first row of one column.

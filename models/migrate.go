@@ -64,8 +64,9 @@ func apply(
 			return fmt.Errorf("migrate: create schema %q: %w", naming.Schema, err)
 		}
 	}
+	before := found.version
 	for _, migration := range migrations {
-		if migration.Version <= found.version {
+		if migration.Version <= before {
 			continue
 		}
 		for _, statement := range migration.Statements() {
@@ -75,7 +76,10 @@ func apply(
 			}
 		}
 	}
-	if found, err = look(ctx, conn, d, naming); err == nil {
+	if before < migrations[len(migrations)-1].Version {
+		found, err = look(ctx, conn, d, naming)
+	}
+	if err == nil {
 		err = found.check(migrations, naming)
 	}
 	if err != nil {

@@ -74,7 +74,7 @@ func newCompleter(s *shared) *completer {
 // add queues a result. It never blocks. The message's content is not kept: the results may be many, and
 // wait for as long as the database fails.
 func (c *completer) add(r result) {
-	r.forgetContent()
+	r.forgetMessage()
 	c.mu.Lock()
 	c.queue = append(c.queue, r)
 	urgent := len(c.queue) == c.opts.BatchSize || r.claim.Lane != nil
@@ -462,11 +462,7 @@ func (p *Processor) recordResult(ctx context.Context, r result, applied bool) {
 			p.reports.Instruments.Completed(ctx, r.claim.HandlerKey, p.clock.Now().Sub(r.claim.CreatedAt))
 		}
 	}
-	transport := ""
-	if r.claim.Message != nil {
-		transport = r.claim.Message.TransportName
-	}
-	p.reports.Ended(ctx, r.event(), transport, r.Cause)
+	p.reports.Ended(ctx, r.event(), r.transport, r.Cause)
 }
 
 // fields returns the log fields that name the attempt.
@@ -477,10 +473,6 @@ func (r *result) fields(more ...zap.Field) []zap.Field {
 
 // event returns the event for the hooks.
 func (r *result) event() handler.AttemptEvent {
-	e := handler.AttemptEvent{MessageID: r.claim.MessageID, HandlerKey: r.claim.HandlerKey, Attempt: r.number(),
-		Outcome: r.outcome, Err: r.failure, Duration: r.Duration, NextAttemptAt: r.next}
-	if r.claim.Message != nil {
-		e.Type = r.claim.Message.Type
-	}
-	return e
+	return handler.AttemptEvent{MessageID: r.claim.MessageID, HandlerKey: r.claim.HandlerKey, Type: r.messageType,
+		Attempt: r.number(), Outcome: r.outcome, Err: r.failure, Duration: r.Duration, NextAttemptAt: r.next}
 }

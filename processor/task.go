@@ -31,10 +31,11 @@ type task struct {
 
 	claim  store.Claim
 	policy *policy
-	queued time.Time      // when it was queued in this process
-	report func(error)    // reports to the circuit breaker that admitted it
-	waited bool           // whether its wait since it became due was measured
-	kept   models.Message // the message without its content, after forgetContent
+	queued time.Time   // when it was queued in this process
+	report func(error) // reports to the circuit breaker that admitted it
+	waited bool        // whether its wait since it became due was measured
+	// messageType and transport are the message's, and are kept after forgetMessage.
+	messageType, transport string
 	// until is when a drain's claim counts as stuck; zero for a worker's claim.
 	until time.Time
 }
@@ -42,6 +43,9 @@ type task struct {
 func newTask(c store.Claim, h *handler.Handler, p *policy) *task {
 	t := &task{Attempt: attempt.Attempt{Handler: h, Policy: p.Policy, Timeout: p.Timeout, Failures: c.ErrorCount},
 		claim: c, policy: p}
+	if m := c.Message; m != nil {
+		t.messageType, t.transport = m.Type, m.TransportName
+	}
 	if c.InterruptedCount > 0 { // by any process; it has waited at least this long since
 		t.Interrupted = c.InterruptedCount
 		t.LastInterrupted = time.Now().Add(-attempt.MinBackoff(c.InterruptedCount, p.maxRetryDelay))
@@ -87,13 +91,10 @@ func (t *task) QueuedAt() time.Time { return t.queued }
 // Size returns the bytes of its message's content and properties.
 func (t *task) Size() int { return t.claim.Size() }
 
-// forgetContent drops the fields that only an attempt needs.
-func (t *task) forgetContent() {
+// forgetMessage drops what only an attempt needs.
+func (t *task) forgetMessage() {
 	t.Forget()
-	if m := t.claim.Message; m != nil {
-		t.kept = models.Message{Type: m.Type, TransportName: m.TransportName}
-		t.claim.Message = &t.kept
-	}
+	t.claim.Message = nil
 }
 
 // policy is how one handler's attempts run and are retried: by the handler's own options, or else by the inbox's.
@@ -415,10 +416,7 @@ func (t *task) judge(now time.Time) verdict {
 // lastError returns an error's text as the status keeps it. It is redacted before it is cut, so
 // that no half of a secret remains.
 func (t *task) lastError(err error) *string {
-	about := redact.Value{HandlerKey: t.claim.HandlerKey, MessageID: t.claim.MessageID}
-	if t.claim.Message != nil {
-		about.Type = t.claim.Message.Type
-	}
+	about := redact.Value{HandlerKey: t.claim.HandlerKey, MessageID: t.claim.MessageID, Type: t.messageType}
 	text := store.SanitizeError(t.policy.redactor.Error(about, err.Error()))
 	return &text
 }

@@ -2,7 +2,9 @@ package postgres
 
 import (
 	"context"
+	"database/sql"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -16,9 +18,15 @@ import (
 // also removes the row's versions from before its claim: only then has the page room for the new version. Completing
 // also ends being poisoned, so that a completed row has no other state.
 const completeSQL = `
-UPDATE {statuses} s SET ` + completedSQL + completionsSQL + `
-WHERE s.id = c.id AND s.version = c.version AND ` + base.OpenSQL + `
-RETURNING c.position - 1`
+WITH completed AS (
+	UPDATE {statuses} s SET ` + completedSQL + completionsSQL + `
+	WHERE s.id = c.id AND s.version = c.version AND ` + base.OpenSQL + `
+	RETURNING c.position - 1 AS position
+)` + positionsSQL
+
+// positionsSQL returns the positions in one row, because a client allocates for each row.
+const positionsSQL = `
+SELECT string_agg(position::text, ' ') FROM completed`
 
 // completeOneSQL uses handler_statuses_open.
 const completeOneSQL = `
@@ -31,10 +39,11 @@ WHERE s.id = $2::text::uuid AND s.version = $3::bigint AND ` + base.OpenSQL
 const completeUnlockedSQL = `
 WITH free AS MATERIALIZED (
 	SELECT id FROM {statuses} WHERE id = ANY ((SELECT $2::uuid[])::uuid[]) AND ` + base.OpenSQL + ` FOR NO KEY UPDATE SKIP LOCKED
-)
-UPDATE {statuses} s SET ` + completedSQL + completionsSQL + `
-WHERE s.id = c.id AND c.id IN (SELECT id FROM free) AND s.version = c.version AND ` + base.OpenSQL + `
-RETURNING c.position - 1`
+), completed AS (
+	UPDATE {statuses} s SET ` + completedSQL + completionsSQL + `
+	WHERE s.id = c.id AND c.id IN (SELECT id FROM free) AND s.version = c.version AND ` + base.OpenSQL + `
+	RETURNING c.position - 1 AS position
+)` + positionsSQL
 
 // completionsSQL is the batch of a completion. Its arrays are sub-selects, which hide their lengths from the planner. A
 // prepared statement is planned for its arguments the first five times on each connection, and a thousand index scans
@@ -88,15 +97,18 @@ func (p *Store) complete(
 	if err != nil {
 		return nil, base.Doing("complete", err)
 	}
-	positions, err := store.Query(ctx, pool, p.Text(statement), store.Value[int64], at.UTC(), ids, versions,
+	rows, err := store.Query(ctx, pool, p.Text(statement), store.Value[sql.NullString], at.UTC(), ids, versions,
 		texts(outcomes))
-	if err != nil {
-		return nil, base.Doing("complete", err)
+	for _, row := range rows {
+		for position := range strings.FieldsSeq(row.String) {
+			k, err := strconv.Atoi(position)
+			if err != nil {
+				return nil, base.Doing("complete", err)
+			}
+			applied[order[k]] = true
+		}
 	}
-	for _, position := range positions {
-		applied[order[position]] = true
-	}
-	return applied, nil
+	return applied, base.Doing("complete", err)
 }
 
 func (p *Store) CompleteTx(

@@ -6,6 +6,8 @@ import (
 	"database/sql"
 	"embed"
 	"hash/fnv"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/gorm-inbox/inbox/internal/columns"
@@ -72,8 +74,8 @@ func createSchema(ctx context.Context, conn *sql.Conn, schema string) error {
 // columnsSQL reads the catalog by the tables' OIDs.
 func columnsSQL(tables map[string]string, schema string) string {
 	var list []string
-	for table, name := range tables {
-		list = append(list, `('`+table+`', to_regclass('`+columns.Quote(name)+`'))`)
+	for _, table := range slices.Sorted(maps.Keys(tables)) { // one text, so that it is prepared once
+		list = append(list, `('`+table+`', to_regclass('`+columns.Quote(tables[table])+`'))`)
 	}
 	later := `c.relnamespace IS DISTINCT FROM to_regnamespace(quote_ident(current_schema()))`
 	if schema != "" {

@@ -5,6 +5,8 @@ import (
 	"context"
 	"database/sql"
 	"embed"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -65,8 +67,8 @@ func beginMigration(ctx context.Context, conn *sql.Conn, _ string) error {
 // columnsSQL reads the schema's table.
 func columnsSQL(tables map[string]string, _ string) string {
 	var list []string
-	for table, name := range tables {
-		list = append(list, `('`+table+`', '`+name+`')`)
+	for _, table := range slices.Sorted(maps.Keys(tables)) { // one text, so that it is prepared once
+		list = append(list, `('`+table+`', '`+tables[table]+`')`)
 	}
 	return `SELECT t.column1, c.name, false FROM (VALUES ` + strings.Join(list, ", ") + `) AS t
 		JOIN sqlite_master m ON m.type IN ('table', 'view') AND m.name = t.column2 COLLATE NOCASE
