@@ -69,6 +69,7 @@ type shared struct {
 	foreign    *foreign
 	wakeup     *wakeup
 	paused     atomic.Pointer[map[string]bool] // by handler key, as last read
+	pausing    routine.Lock                    // held while they are read
 	conditions
 }
 
@@ -122,7 +123,7 @@ func New(cfg Config) (*Processor, error) {
 	}
 	s := &shared{opts: cfg.Options, store: cfg.Store, registry: cfg.Registry, policies: map[*handler.Handler]*policy{},
 		namespaces: map[string]string{}, clock: clock.NewDatabase(cfg.Clock), log: cfg.Logger, counters: cfg.Counters,
-		wakeup: newWakeup()}
+		wakeup: newWakeup(), pausing: routine.NewLock()}
 	s.foreign = &foreign{shared: s}
 	s.paused.Store(&map[string]bool{})
 	p := &Processor{shared: s, report: cfg.Report, health: &health{}, lockFreed: routine.NewSignal(),
@@ -188,7 +189,20 @@ func (p *Processor) Wake(handlerKeys ...string) {
 	p.notify(handlerKeys...)
 }
 
-// setPaused takes which handler keys operators have paused.
+// takePaused reads which handler keys operators have paused. One call reads at a time. Otherwise an earlier read with a
+// slow response would undo a later one.
+func (s *shared) takePaused(ctx context.Context) error {
+	if err := s.pausing.Acquire(ctx); err != nil {
+		return fmt.Errorf("wait for another read of the paused handlers: %w", err)
+	}
+	defer s.pausing.Release()
+	keys, err := s.store.Paused(ctx)
+	if err == nil {
+		s.setPaused(keys)
+	}
+	return err
+}
+
 func (s *shared) setPaused(keys []string) {
 	paused := make(map[string]bool, len(keys))
 	for _, key := range keys {
@@ -211,11 +225,7 @@ func (p *Processor) Paused(h *handler.Handler) bool {
 func (p *Processor) TakePaused(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, p.opts.StatementTimeout)
 	defer cancel()
-	keys, err := p.store.Paused(ctx)
-	if err == nil {
-		p.setPaused(keys)
-	}
-	return err
+	return p.takePaused(ctx)
 }
 
 // activity is one run of the processor, from Start to Stop.

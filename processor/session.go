@@ -136,12 +136,7 @@ func (h *heart) beat(ctx context.Context, s *session) error {
 	if s.beat(at) {
 		h.wakeup.wake()
 	}
-	paused, err := h.store.Paused(stmt)
-	if err != nil {
-		return err
-	}
-	h.setPaused(paused)
-	return nil
+	return h.takePaused(stmt)
 }
 
 // checkOwnRow replaces a heartbeat while the worker cannot write: it reads the worker's row, and counts as
