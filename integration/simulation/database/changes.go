@@ -2,6 +2,8 @@ package database
 
 import (
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -11,6 +13,7 @@ type changes map[lock][]string
 // table is what must be known of a table to lock and to repeat what is written to it.
 type table struct {
 	columns []string
+	isID    bool        // one of them is the row ID
 	keys    []key       // of its unique indexes
 	refers  []reference // its foreign keys
 }
@@ -29,7 +32,11 @@ type reference struct{ column, table, to string }
 // unique keys, and of the rows that they refer to.
 func (d *Database) changesOf(touched map[lock]bool) (changes, error) {
 	written := changes{}
-	for at := range touched {
+	rows, err := d.renumbered(touched)
+	if err != nil {
+		return nil, err
+	}
+	for _, at := range rows {
 		t, err := d.table(at.table)
 		if err != nil {
 			return nil, err
@@ -70,6 +77,44 @@ func (d *Database) changesOf(touched map[lock]bool) (changes, error) {
 	return written, nil
 }
 
+// renumbered returns the rows that were touched. Where an inserted one has an ID that was given out before, perhaps to a
+// transaction that is open, all that were inserted get new IDs.
+func (d *Database) renumbered(touched map[lock]bool) (rows []lock, err error) {
+	inserted := map[string][]int64{}
+	for at, isNew := range touched {
+		t, err := d.table(at.table)
+		if err != nil {
+			return nil, err
+		}
+		if !isNew || t.isID {
+			rows = append(rows, at)
+			continue
+		}
+		id, err := strconv.ParseInt(at.key, 10, 64)
+		if err != nil {
+			return nil, err
+		}
+		inserted[at.table] = append(inserted[at.table], id)
+	}
+	for table, ids := range inserted {
+		slices.Sort(ids)
+		highest, known := d.highest[table]
+		d.highest[table] = max(highest, ids[len(ids)-1])
+		for _, id := range ids {
+			if known && ids[0] <= highest {
+				d.highest[table]++
+				if err := d.execute(fmt.Sprintf("UPDATE %s SET rowid = %d WHERE rowid = %d", quoted(table), d.highest[table],
+					id)); err != nil {
+					return nil, err
+				}
+				id = d.highest[table]
+			}
+			rows = append(rows, lock{table, strconv.FormatInt(id, 10)})
+		}
+	}
+	return rows, nil
+}
+
 // apply repeats a change. It updates a row that exists: replacing one would delete those that refer to it.
 func (d *Database) apply(at lock, row []string) error {
 	if row == nil {
@@ -98,12 +143,17 @@ func (d *Database) table(name string) (*table, error) {
 		return t, nil
 	}
 	t := &table{}
-	columns, err := d.texts("SELECT name FROM pragma_table_info(" + literal(name) + ")")
+	columns, err := d.texts("SELECT name, pk > 0 AND type LIKE 'integer' FROM pragma_table_info(" + literal(name) + ")")
+	if err != nil {
+		return nil, err
+	}
+	keys, err := d.texts("SELECT name FROM pragma_table_info(" + literal(name) + ") WHERE pk > 0")
 	if err != nil {
 		return nil, err
 	}
 	for _, column := range columns {
 		t.columns = append(t.columns, quoted(column[0]))
+		t.isID = t.isID || len(keys) == 1 && column[1] == "1"
 	}
 	indexes, err := d.texts(`SELECT l.name, COALESCE(m.sql, '') FROM pragma_index_list(` + literal(name) + `) AS l
 		LEFT JOIN sqlite_master AS m ON m.type = 'index' AND m.name = l.name WHERE l."unique"`)

@@ -9,7 +9,7 @@
 // Statements that change the schema need a session without a transaction, or one that has run BEGIN IMMEDIATE: until
 // its COMMIT or ROLLBACK no other session does anything. A lock taken after a savepoint is kept when the savepoint is
 // rolled back. Only changes lock unique keys: an insert that meets a row which another transaction is deleting does not
-// wait, unless its statement locks that row.
+// wait, unless its statement locks that row. A row's implicit ID is never given out twice.
 package database
 
 import (
@@ -22,6 +22,8 @@ import (
 	"maps"
 	"regexp"
 	"strings"
+	"sync/atomic"
+	"time"
 
 	"modernc.org/sqlite"
 
@@ -48,18 +50,34 @@ type Error struct{ State, Message string }
 
 func (e *Error) Error() string { return fmt.Sprintf("%s (SQLSTATE %s)", e.Message, e.State) }
 
+// SQLState returns State, as the errors of PostgreSQL's drivers do.
+func (e *Error) SQLState() string { return e.State }
+
 // Database has the tables. It is safe for concurrent use.
 type Database struct {
-	turn   routine.Lock // held while the engine works; it guards everything below
-	engine engine
-	tables map[string]*table // what is known of the schema; nil after a change
+	options Options
+	ahead   atomic.Int64 // nanoseconds by which the clock differs
+	waiting atomic.Int64 // sessions that wait for a lock
 
-	sessions map[*session]struct{}
-	owners   map[lock]map[*transaction]Mode // of the locks
-	current  *transaction                   // that the engine works for
-	touched  map[lock]bool                  // rows that the current statement has written
-	wanted   map[lock]Mode                  // rows that the current statement locks
-	blocker  *transaction                   // that the current statement has met
+	turn    routine.Lock // held while the engine works; it guards everything below
+	engine  engine
+	tables  map[string]*table // what is known of the schema; nil after a change
+	highest map[string]int64  // of the row IDs that were given out in a table
+
+	owners    map[lock]map[*transaction]Mode // of the locks
+	listeners map[*Listener]struct{}
+	current   *transaction   // that the engine works for
+	touched   map[lock]bool  // rows that the current statement has written; true if it has inserted them
+	wanted    map[lock]Mode  // rows that the current statement locks
+	notices   []notification // that the current statement sends
+	blocker   *transaction   // that the current statement has met
+}
+
+// Options are what a database does otherwise for some statements.
+type Options struct {
+	// Sequences are the statements that take values from a sequence. They are committed at once, whatever becomes of
+	// their transaction.
+	Sequences *regexp.Regexp
 }
 
 // engine is SQLite's connection.
@@ -71,13 +89,19 @@ type engine interface {
 }
 
 // New makes an empty database. Close it.
-func New() (*Database, error) {
-	d := &Database{turn: routine.NewLock(), sessions: map[*session]struct{}{}, owners: map[lock]map[*transaction]Mode{}}
+func New(options Options) (*Database, error) {
+	d := &Database{options: options, turn: routine.NewLock(), highest: map[string]int64{},
+		owners: map[lock]map[*transaction]Mode{}, listeners: map[*Listener]struct{}{}}
 	own := &sqlite.Driver{}
-	err := own.RegisterFunction(LockFunction, &sqlite.FunctionImpl{NArgs: 4,
-		Scalar: func(_ *sqlite.FunctionContext, args []driver.Value) (driver.Value, error) { return d.lockRow(args) }})
-	if err != nil {
-		return nil, err
+	for name, function := range map[string]struct {
+		arguments int32
+		call      func([]driver.Value) (driver.Value, error)
+	}{LockFunction: {4, d.lockRow}, NotifyFunction: {2, d.notify}} {
+		err := own.RegisterFunction(name, &sqlite.FunctionImpl{NArgs: function.arguments,
+			Scalar: func(_ *sqlite.FunctionContext, args []driver.Value) (driver.Value, error) { return function.call(args) }})
+		if err != nil {
+			return nil, err
+		}
 	}
 	conn, err := own.Open(":memory:")
 	if err != nil {
@@ -85,47 +109,62 @@ func New() (*Database, error) {
 	}
 	d.engine = conn.(engine)
 	d.engine.RegisterPreUpdateHook(func(change sqlite.SQLitePreUpdateData) {
-		if d.touched != nil {
-			d.touched[lock{change.TableName, fmt.Sprint(rowOf(change))}] = true
+		if d.touched == nil {
+			return
 		}
+		const deletion, insertion = 9, 18 // SQLITE_DELETE, SQLITE_INSERT
+		row := change.NewRowID
+		if change.Op == deletion {
+			row = change.OldRowID
+		}
+		at := lock{change.TableName, fmt.Sprint(row)}
+		d.touched[at] = d.touched[at] || change.Op == insertion
 	})
 	return d, d.execute("PRAGMA foreign_keys = ON")
 }
 
-// rowOf returns the row that a change leaves, or the one that it deletes.
-func rowOf(change sqlite.SQLitePreUpdateData) int64 {
-	const deletion = 9 // SQLITE_DELETE
-	if change.Op == deletion {
-		return change.OldRowID
-	}
-	return change.NewRowID
-}
+// Now returns the time by the database's clock.
+func (d *Database) Now() time.Time { return time.Now().Add(time.Duration(d.ahead.Load())) }
+
+// SetAhead sets the database's clock ahead of the machine's, or behind it.
+func (d *Database) SetAhead(by time.Duration) { d.ahead.Store(int64(by)) }
 
 // Open returns a pool of sessions. Each call of a session passes link; nil passes everything.
 func (d *Database) Open(link Link) *sql.DB {
+	return sql.OpenDB(connector{d, orDirect(link)})
+}
+
+// orDirect returns a link that passes everything for nil.
+func orDirect(link Link) Link {
 	if link == nil {
-		link = func(_ context.Context, _ string, do func() error) error { return do() }
+		return func(_ context.Context, _ string, do func() error) error { return do() }
 	}
-	return sql.OpenDB(connector{d, link})
+	return link
 }
 
 // Close frees the memory.
 func (d *Database) Close() error { return d.engine.Close() }
 
-// Terminate ends the sessions that hold a lock on one of these rows of a table, and returns how many.
-func (d *Database) Terminate(ctx context.Context, table string, rows ...int64) (ended int, err error) {
+// Terminate ends the sessions that hold a lock on one of these rows of a table, and returns how many. If idle is set, it
+// spares those that wait for a lock themselves.
+func (d *Database) Terminate(ctx context.Context, idle bool, table string, rows ...string) (ended int, err error) {
 	if err := d.turn.Acquire(ctx); err != nil {
 		return 0, err
 	}
 	defer d.turn.Release()
 	for _, row := range rows {
-		for owner := range d.owners[lock{table, fmt.Sprint(row)}] {
-			owner.session.terminate()
-			ended++
+		for owner := range d.owners[lock{table, row}] {
+			if !idle || owner.waitsFor == nil {
+				owner.session.terminate()
+				ended++
+			}
 		}
 	}
 	return ended, nil
 }
+
+// Waiting returns how many sessions wait for a lock.
+func (d *Database) Waiting() int { return int(d.waiting.Load()) }
 
 // statement is one call of a session.
 type statement struct {
@@ -156,10 +195,14 @@ func (d *Database) run(ctx context.Context, s *session, st statement) (*result, 
 		if blocker == nil {
 			return found, err
 		}
+		d.waiting.Add(1)
 		select {
 		case <-blocker.ended:
 		case <-s.ended:
 		case <-ctx.Done():
+		}
+		d.waiting.Add(-1)
+		if ctx.Err() != nil {
 			return nil, errors.Join(ctx.Err(), s.abort())
 		}
 	}
@@ -184,18 +227,25 @@ func (d *Database) runAlone(ctx context.Context, s *session, st statement) (*res
 // dataCommand leaves the schema as it is.
 var dataCommand = regexp.MustCompile(`(?i)^\s*(SELECT|INSERT|UPDATE|DELETE|WITH)\b`)
 
+// pragmaCommand has no effect within a transaction.
+var pragmaCommand = regexp.MustCompile(`(?i)^\s*PRAGMA\b`)
+
 // attempt runs a statement on top of its transaction's changes. It returns the transaction that it has to wait for, if
 // there is one; then nothing has changed.
 func (d *Database) attempt(s *session, st statement) (found *result, blocker *transaction, err error) {
 	if s.terminated {
 		return nil, nil, ErrTerminated
 	}
-	tx := s.tx
-	if tx == nil {
-		tx = newTransaction(s)
-	}
-	if tx.aborted {
+	if s.tx != nil && s.tx.aborted {
 		return nil, nil, ErrAborted
+	}
+	if s.tx == nil && pragmaCommand.MatchString(st.text) {
+		found, err := d.ask(st)
+		return found, nil, err
+	}
+	tx := s.tx
+	if tx == nil || d.options.Sequences != nil && d.options.Sequences.MatchString(st.text) {
+		tx = newTransaction(s)
 	}
 	tx.waitsFor = nil
 	if err := d.begin(tx); err != nil {
@@ -207,18 +257,20 @@ func (d *Database) attempt(s *session, st statement) (found *result, blocker *tr
 		blocker, err = nil, ErrDeadlock
 	case blocker != nil:
 		tx.waitsFor = blocker
-	case err == nil && s.tx == nil:
+	case err == nil && s.tx != tx:
 		if !dataCommand.MatchString(st.text) {
 			d.tables = nil
 		}
 		if err = d.execute("COMMIT"); err == nil {
+			d.deliver(d.notices)
 			return found, nil, nil
 		}
 	case err == nil:
 		maps.Copy(tx.changes, written)
+		tx.notices = append(tx.notices, d.notices...)
 	}
-	if err != nil {
-		tx.aborted = true
+	if err != nil && s.tx != nil {
+		s.tx.aborted = true
 	}
 	return found, blocker, errors.Join(err, d.execute("ROLLBACK"))
 }
@@ -227,7 +279,7 @@ func (d *Database) attempt(s *session, st statement) (found *result, blocker *tr
 func (d *Database) attemptOn(tx *transaction, st statement) (
 	found *result, written changes, blocker *transaction, err error,
 ) {
-	d.current, d.touched, d.wanted, d.blocker = tx, map[lock]bool{}, map[lock]Mode{}, nil
+	d.current, d.touched, d.wanted, d.notices, d.blocker = tx, map[lock]bool{}, map[lock]Mode{}, nil, nil
 	found, err = d.ask(st)
 	touched := d.touched
 	d.current, d.touched = nil, nil
@@ -279,15 +331,15 @@ func (d *Database) commit(tx *transaction) error {
 	if tx.aborted {
 		return ErrAborted
 	}
-	if len(tx.changes) == 0 {
-		return nil
+	if len(tx.changes) > 0 {
+		if err := d.begin(tx); err != nil {
+			return err
+		}
+		if err := d.execute("COMMIT"); err != nil {
+			return errors.Join(err, d.execute("ROLLBACK"))
+		}
 	}
-	if err := d.begin(tx); err != nil {
-		return err
-	}
-	if err := d.execute("COMMIT"); err != nil {
-		return errors.Join(err, d.execute("ROLLBACK"))
-	}
+	d.deliver(tx.notices)
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"regexp"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,7 +30,7 @@ INSERT INTO children (id, parent, lane, body) VALUES (1, 1, 7, x'00ff27'), (2, 1
 func bubble(t *testing.T, test func(t *testing.T, d *database.Database, db *sql.DB)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		d, err := database.New()
+		d, err := database.New(database.Options{})
 		require.NoError(t, err)
 		db := d.Open(nil)
 		exec(t, db, schema)
@@ -238,7 +239,7 @@ func TestLostConnectionEndsItsTransaction(t *testing.T) {
 			require.Error(t, tx.Commit())
 			if failure == database.ErrSilent {
 				ended := waiting(t, db, "UPDATE children SET n = 0 WHERE id = 1")
-				killed, err := d.Terminate(t.Context(), "children", 1)
+				killed, err := d.Terminate(t.Context(), true, "children", "1")
 				require.NoError(t, err)
 				require.Equal(t, 1, killed)
 				require.NoError(t, <-ended)
@@ -256,7 +257,7 @@ func TestTerminatedSessionIsRefused(t *testing.T) {
 		exec(t, one, "UPDATE children SET n = 1 WHERE id = 1")
 		exec(t, two, "UPDATE children SET n = 1 WHERE id = 2")
 		ended := waiting(t, two, "UPDATE children SET n = 1 WHERE id = 1")
-		_, err := d.Terminate(t.Context(), "children", 2)
+		_, err := d.Terminate(t.Context(), false, "children", "2")
 		require.NoError(t, err)
 		require.ErrorIs(t, <-ended, database.ErrTerminated)
 		require.Error(t, two.Commit())
@@ -285,5 +286,77 @@ func TestSchemaChangesRunAlone(t *testing.T) {
 			require.Equal(t, 1, number(t, db, "SELECT count(*) FROM more"))
 			exec(t, db, "DROP TABLE more")
 		}
+	})
+}
+
+func TestConcurrentInsertsDoNotWait(t *testing.T) {
+	bubble(t, func(t *testing.T, _ *database.Database, db *sql.DB) {
+		exec(t, db, "CREATE TABLE entries (name text NOT NULL PRIMARY KEY)")
+		exec(t, db, "INSERT INTO entries VALUES ('first')")
+		one, two := begin(t, db), begin(t, db)
+		exec(t, one, "INSERT INTO entries VALUES ('a'), ('b')")
+		exec(t, two, "INSERT INTO entries VALUES ('c'), ('d'), ('e')")
+		exec(t, one, "INSERT INTO entries VALUES ('f')")
+		require.NoError(t, two.Commit())
+		exec(t, db, "INSERT INTO entries VALUES ('g')")
+		require.NoError(t, one.Commit())
+		require.Equal(t, 8, number(t, db, "SELECT count(DISTINCT rowid) FROM entries"))
+	})
+}
+
+func TestValueOfASequenceIsTakenWhateverBecomesOfItsTransaction(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, err := database.New(database.Options{Sequences: regexp.MustCompile("UPDATE sequence")})
+		require.NoError(t, err)
+		db := d.Open(nil)
+		exec(t, db, "CREATE TABLE sequence (n integer); INSERT INTO sequence VALUES (0)")
+		one, two := begin(t, db), begin(t, db)
+		const next = "UPDATE sequence SET n = n + 1 RETURNING n"
+		require.Equal(t, 1, number(t, one, next))
+		require.Equal(t, 2, number(t, two, next))
+		require.NoError(t, one.Rollback())
+		require.Equal(t, 3, number(t, two, next))
+		require.NoError(t, two.Commit())
+		require.NoError(t, db.Close())
+		require.NoError(t, d.Close())
+	})
+}
+
+func TestNotificationsFollowTheCommit(t *testing.T) {
+	bubble(t, func(t *testing.T, d *database.Database, db *sql.DB) {
+		pings := 0
+		l, err := d.Listen(t.Context(), func(_ context.Context, text string, do func() error) error {
+			if text == "PING" {
+				pings++
+			}
+			return do()
+		}, "c")
+		require.NoError(t, err)
+		defer l.Close()
+		tx := begin(t, db)
+		exec(t, tx, "SELECT notify('c', 'one')")
+		exec(t, tx, "SAVEPOINT s")
+		exec(t, tx, "SELECT notify('c', 'none')")
+		exec(t, tx, "ROLLBACK TO SAVEPOINT s")
+		exec(t, tx, "SELECT notify('c', 'two')")
+		exec(t, db, "SELECT notify('other', 'none')")
+		go func() {
+			time.Sleep(150 * time.Minute)
+			require.NoError(t, tx.Commit())
+		}()
+		for _, expected := range []string{"one", "two"} {
+			text, err := l.Next(t.Context(), time.Hour)
+			require.NoError(t, err)
+			require.Equal(t, expected, text)
+		}
+		require.Equal(t, 2, pings)
+	})
+}
+
+func TestClockIsTheBubblesWithADifference(t *testing.T) {
+	bubble(t, func(t *testing.T, d *database.Database, _ *sql.DB) {
+		d.SetAhead(-time.Hour)
+		time.Sleep(2 * time.Hour)
+		require.Equal(t, time.Now().Add(-time.Hour), d.Now())
 	})
 }

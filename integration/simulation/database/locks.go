@@ -3,6 +3,7 @@ package database
 import (
 	"database/sql/driver"
 	"fmt"
+	"strings"
 )
 
 // Mode is how a row or a key is locked, as in PostgreSQL's manual, 13.3.2.
@@ -49,8 +50,9 @@ func (d *Database) take(key lock, mode Mode, tx *transaction) {
 func (d *Database) want(key lock, mode Mode) { d.wanted[key] = max(mode, d.wanted[key]) }
 
 // lockRow is LockFunction.
-func (d *Database) lockRow(args []driver.Value) (bool, error) {
+func (d *Database) lockRow(args []driver.Value) (driver.Value, error) {
 	table, ok := args[0].(string)
+	table = strings.Trim(table, `"`)
 	mode, known := args[2].(int64)
 	skip, _ := args[3].(int64)
 	if !ok || !known || mode < int64(KeyShare) || mode > int64(Update) {

@@ -53,6 +53,7 @@ type session struct {
 type transaction struct {
 	session    *session
 	changes    changes
+	notices    []notification
 	savepoints []savepoint
 	locks      map[lock]bool
 	aborted    bool
@@ -63,6 +64,7 @@ type transaction struct {
 type savepoint struct {
 	name    string
 	changes changes
+	notices int // that were sent before
 }
 
 func newTransaction(s *session) *transaction {
@@ -232,7 +234,7 @@ func (s *session) save(command, name string) error {
 		if s.tx.aborted {
 			return ErrAborted
 		}
-		s.tx.savepoints = append(s.tx.savepoints, savepoint{name, maps.Clone(s.tx.changes)})
+		s.tx.savepoints = append(s.tx.savepoints, savepoint{name, maps.Clone(s.tx.changes), len(s.tx.notices)})
 		return nil
 	}
 	for i := len(s.tx.savepoints) - 1; i >= 0; i-- {
@@ -247,6 +249,7 @@ func (s *session) save(command, name string) error {
 			return nil
 		}
 		s.tx.changes, s.tx.aborted = maps.Clone(s.tx.savepoints[i].changes), false
+		s.tx.notices = s.tx.notices[:s.tx.savepoints[i].notices]
 		s.tx.savepoints = s.tx.savepoints[:i+1]
 		return nil
 	}
