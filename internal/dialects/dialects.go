@@ -4,6 +4,7 @@ package dialects
 import (
 	"database/sql"
 	"fmt"
+	"slices"
 	"strings"
 
 	"gorm.io/gorm"
@@ -15,6 +16,15 @@ import (
 
 // all are the databases that an inbox can live in.
 var all = []*dialect.Dialect{pgdialect.Dialect, sqlitedialect.Dialect}
+
+// Register adds a database. Call it in an init function: it is not safe for concurrent use. It panics if there is one of
+// that name.
+func Register(d *dialect.Dialect) {
+	if slices.Contains(Names(), d.Name) {
+		panic(fmt.Sprintf("dialects: %q is registered twice", d.Name))
+	}
+	all = append(all, d)
+}
 
 // Names returns the dialects' names.
 func Names() []string {

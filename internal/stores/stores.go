@@ -32,7 +32,16 @@ func New(db *gorm.DB, naming models.Naming, options store.Options) (store.Store,
 	return makers[d](db, naming, options)
 }
 
-var makers = map[*dialect.Dialect]func(*gorm.DB, models.Naming, store.Options) (store.Store, error){
+// Maker returns a store for the tables of naming in db.
+type Maker func(db *gorm.DB, naming models.Naming, options store.Options) (store.Store, error)
+
+// Register adds a database with the maker of its stores. Call it in an init function, see dialects.Register.
+func Register(d *dialect.Dialect, maker Maker) {
+	dialects.Register(d)
+	makers[d] = maker
+}
+
+var makers = map[*dialect.Dialect]Maker{
 	pgdialect.Dialect: func(db *gorm.DB, naming models.Naming, options store.Options) (store.Store, error) {
 		return checked(postgres.New(db, naming, options))
 	},

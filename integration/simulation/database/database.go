@@ -96,7 +96,7 @@ func New(options Options) (*Database, error) {
 	for name, function := range map[string]struct {
 		arguments int32
 		call      func([]driver.Value) (driver.Value, error)
-	}{LockFunction: {4, d.lockRow}, NotifyFunction: {2, d.notify}} {
+	}{LockFunction: {4, d.lockRow}, NotifyFunction: {2, d.notify}, ClockFunction: {1, d.clock}} {
 		err := own.RegisterFunction(name, &sqlite.FunctionImpl{NArgs: function.arguments,
 			Scalar: func(_ *sqlite.FunctionContext, args []driver.Value) (driver.Value, error) { return function.call(args) }})
 		if err != nil {
@@ -121,6 +121,21 @@ func New(options Options) (*Database, error) {
 		d.touched[at] = d.touched[at] || change.Op == insertion
 	})
 	return d, d.execute("PRAGMA foreign_keys = ON")
+}
+
+// ClockFunction is the time by the database's clock, so many microseconds from now:
+//
+//	clock(-1000000)
+const ClockFunction = "clock"
+
+// clock is ClockFunction.
+func (d *Database) clock(args []driver.Value) (driver.Value, error) {
+	from, ok := args[0].(int64)
+	if !ok {
+		return nil, fmt.Errorf("%s: bad argument %v", ClockFunction, args[0])
+	}
+	at := d.Now().Add(time.Duration(from) * time.Microsecond)
+	return at.UTC().Format("2006-01-02 15:04:05.000000") + "+00:00", nil
 }
 
 // Now returns the time by the database's clock.

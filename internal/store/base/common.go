@@ -50,6 +50,12 @@ func NewCommon(d Database, own dialect, statements Statements, form Form) Common
 	return Common{Database: d, dialect: own, sql: statements, form: form}
 }
 
+// For returns the methods for own, a store that embeds the one they were made for and does some things in another way.
+func (c Common) For(own dialect) Common {
+	c.dialect = own
+	return c
+}
+
 // numbered returns a statement of all dialects with this dialect's parameters.
 func (c Common) numbered(statement string) string {
 	return c.Text(strings.ReplaceAll(statement, "$", c.form.Parameter))

@@ -59,6 +59,12 @@ func NewDatabase(db *gorm.DB, naming models.Naming, isolation *sql.TxOptions, op
 	return d, nil
 }
 
+// Within returns the database with all statements in a transaction that is open.
+func (d Database) Within(tx *gorm.DB) Database {
+	d.DB, d.Singles = tx, store.NewSingles(tx)
+	return d
+}
+
 // namesIn returns the names of the tables in a schema, or as the search path finds them if schema is empty.
 func (d Database) namesIn(schema string) *names {
 	naming := d.naming

@@ -143,7 +143,8 @@ JOIN {statuses} f ON f.rowid = (
 	ORDER BY p.sequence, p.id LIMIT 1
 )`
 
-// freeSQL and claimNextSQL use the index on open statuses.
+// freeSQL and claimNextSQL use the index on open statuses. They change only rows that are still as firstsSQL has found
+// them.
 const (
 	freeSQL = `
 UPDATE {statuses} SET is_waiting = false, version = version + 1
@@ -152,7 +153,8 @@ RETURNING handler_key`
 
 	claimNextSQL = `
 UPDATE {statuses} SET processing_started_at = ?1, worker_id = ?2, version = version + 1, holds_lane = true, is_waiting = false
-WHERE id IN (SELECT value FROM json_each(?3)) AND ` + base.OpenSQL + `
+WHERE id IN (SELECT value FROM json_each(?3)) AND processing_started_at IS NULL AND is_poisoned = 0
+	AND (next_attempt_at IS NULL OR next_attempt_at <= ?1) AND ` + base.OpenSQL + `
 RETURNING ` + claimColumnsSQL
 )
 

@@ -8,8 +8,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/operators"
 )
 
-// operatorsForm passes lists as JSON. The parts are documented in the form of PostgreSQL.
-var operatorsForm = operators.Form{
+// OperatorsForm passes lists as JSON. The parts are documented in the form of PostgreSQL.
+var OperatorsForm = operators.Form{
 	Form:      base.Form{Parameter: "?", Time: func(t time.Time) any { return store.SQLiteTime(t) }, JSON: true},
 	TextTimes: true, WritesFirst: true,
 	Parts: map[string]string{

@@ -30,10 +30,17 @@ func New(db *gorm.DB, naming models.Naming, options store.Options) (*Store, erro
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{Queries: operators.New(tables, operatorsForm)}
-	s.Common = base.NewCommon(tables, s, statements(), operatorsForm.Form)
-	return s, nil
+	return newStore(tables), nil
 }
+
+func newStore(tables base.Database) *Store {
+	s := &Store{Queries: operators.New(tables, OperatorsForm)}
+	s.Common = base.NewCommon(tables, s, statements(), OperatorsForm.Form)
+	return s
+}
+
+// Within returns a store whose statements are all part of a transaction that is open.
+func (s *Store) Within(tx *gorm.DB) *Store { return newStore(s.Database.Within(tx)) }
 
 // statements are those of base.Common. It is a function because the test of plans takes a statement that a variable
 // contains for a part of another one.

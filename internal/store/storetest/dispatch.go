@@ -86,7 +86,7 @@ var dispatchTests = []test{
 	}},
 	{"a status inserted claimed has its message's number in any order of IDs", func(s *suite) {
 		worker := s.worker("mail")
-		if s.isServer() { // a collation that differs from the order of bytes
+		if s.isPostgres() { // a collation that differs from the order of bytes
 			require.NoError(s, s.db.Exec(`ALTER TABLE inbox_messages ALTER COLUMN id TYPE varchar(200) COLLATE "und-x-icu",
 				ALTER COLUMN namespace TYPE varchar(200) COLLATE "und-x-icu"`).Error)
 		}
@@ -171,8 +171,8 @@ var dispatchTests = []test{
 			return
 		}
 		worker := s.worker("mail")
-		gate := s.holdEach("INSERT ON inbox_handler_statuses FOR EACH ROW")
-		s.releaseWorkerDuring(worker, gate, func() (int, error) {
+		release := s.hold(Event{Statement: "INSERT", Table: "inbox_handler_statuses"})
+		s.releaseWorkerDuring(worker, release, func() (int, error) {
 			accepted, err := s.store.Accept(s.ctx, store.AcceptBatch{
 				Messages: []store.NewMessage{dispatched(message("m1", "mail"))}, Now: noon, Claimer: worker})
 			if err != nil {
@@ -190,7 +190,7 @@ var dispatchTests = []test{
 		}
 		worker := s.worker("mail")
 		marking := s.begin()
-		require.NoError(s, marking.Exec(`SELECT pg_advisory_xact_lock(hashtextextended(?, 0))`, worker).Error)
+		require.NoError(s, s.server.LockWorker(marking, worker, false))
 		require.Empty(s, s.acceptFor(worker, dispatched(message("m1", "mail")))[0].Claims)
 		require.Nil(s, s.status("m1", "mail").ProcessingStartedAt)
 		require.Empty(s, s.claimAs(worker, noon, 1, "mail"))

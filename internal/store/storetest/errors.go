@@ -136,9 +136,7 @@ var errorTests = []test{
 			return
 		}
 		tx := s.begin()
-		var pid int
-		require.NoError(s, tx.Raw(`SELECT pg_backend_pid()`).Scan(&pid).Error)
-		require.NoError(s, s.db.Exec(`SELECT pg_terminate_backend(?)`, pid).Error)
+		require.NoError(s, s.server.Terminate(s.db, tx))
 		_, err := s.store.AcceptTx(s.ctx, tx, store.AcceptBatch{Messages: []store.NewMessage{message("m1")}, Now: noon})
 		require.Error(s, err)
 		require.True(s, store.IsTransient(err), "%v", err)

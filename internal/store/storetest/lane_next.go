@@ -155,13 +155,13 @@ var laneNextTests = []test{
 		worker, head := s.worker("mail"), s.heads(noon, 1)[0]
 		s.complete(noon, head)
 		// A claim has written that it claims m2, not committed.
-		gate := s.holdSetting("holds_lane")
+		release := s.holdSetting("holds_lane")
 		claiming := s.claimInBackground(ruleOf("mail"))
 		s.waitForLock()
 		next := make(chan store.Claimed, 1)
 		go func() { next <- s.next(worker, ruleOf("mail"), head) }()
 		s.waitForLocks(2)
-		require.NoError(s, gate.Rollback().Error)
+		require.NoError(s, release())
 		done := <-claiming
 		require.NoError(s, done.err)
 		require.Equal(s, []string{"m2/mail"}, claimed(done.got.Claims))

@@ -8,7 +8,6 @@ import (
 	"sync"
 
 	"github.com/stretchr/testify/require"
-	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/racetest"
 	"github.com/gorm-inbox/inbox/internal/store"
@@ -42,13 +41,13 @@ var laneRaceTests = []test{
 		// 1. A claim finds that m2 is first and has written its claim, not committed.
 		// 2. m1 is retried.
 		// 3. To another claim m1 is first, and no row of the lane is claimed.
-		gate := s.holdSetting("holds_lane")
+		release := s.holdSetting("holds_lane")
 		one := s.claimInBackground(rule)
 		s.waitForLock()
 		s.retry("m1", "mail")
 		two := s.claimInBackground(rule)
 		s.waitForLocks(2)
-		require.NoError(s, gate.Rollback().Error)
+		require.NoError(s, release())
 		first, second := <-one, <-two
 		require.NoError(s, first.err)
 		require.NoError(s, second.err)
@@ -69,12 +68,12 @@ var laneRaceTests = []test{
 		//     not committed them.
 		// 2. m1 ends.
 		// 3. The caller that ended m1 advances the lane and sees no mark.
-		gate := s.holdSetting("is_waiting")
+		release := s.holdSetting("is_waiting")
 		marking := s.claimInBackground(ruleOf("mail"))
 		s.waitForLock()
 		s.complete(noon, head)
 		s.advance(ruleOf("mail"), head)
-		require.NoError(s, gate.Rollback().Error)
+		require.NoError(s, release())
 		done := <-marking
 		require.NoError(s, done.err)
 		require.Empty(s, done.got.Claims)
@@ -114,11 +113,10 @@ func (s *suite) claimInBackground(rule store.LaneRule) <-chan outcome {
 	return done
 }
 
-// holdSetting stops every statement that sets this column of a status until the returned
-// transaction ends.
-func (s *suite) holdSetting(column string) (gate *gorm.DB) {
+// holdSetting stops every statement that sets this column of a status until release is called.
+func (s *suite) holdSetting(column string) (release func() error) {
 	s.Helper()
-	return s.holdEach("UPDATE ON inbox_handler_statuses FOR EACH ROW WHEN (NEW." + column + " AND NOT OLD." + column + ")")
+	return s.hold(Event{Statement: "UPDATE", Table: "inbox_handler_statuses", Sets: column})
 }
 
 // race lets claimers claim, fail, release, poison, retry and complete until every row of every lane

@@ -61,15 +61,16 @@ func (s *suite) hasten() {
 	s.Helper()
 	pool, err := s.db.DB()
 	require.NoError(s, err)
-	if s.isServer() {
+	switch {
+	case s.isPostgres():
 		require.NoError(s,
 			s.db.Exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off', current_database()); END $$`).Error)
 		pool.SetMaxIdleConns(0) // the setting applies to new connections
 		pool.SetMaxIdleConns(2)
-		return
+	case !s.isServer():
+		pool.SetMaxOpenConns(1) // the pragma belongs to a connection
+		require.NoError(s, s.db.Exec(`PRAGMA synchronous = off`).Error)
 	}
-	pool.SetMaxOpenConns(1) // the pragma belongs to a connection
-	require.NoError(s, s.db.Exec(`PRAGMA synchronous = off`).Error)
 }
 
 // longRun reports whether a number of sequences was requested.

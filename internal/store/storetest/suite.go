@@ -28,8 +28,13 @@ var noon = time.Date(2026, 1, 2, 12, 0, 0, 123456000, time.UTC)
 // Run runs the suite. open returns a fresh, migrated inbox with the default names, and its pool,
 // which must allow several connections.
 func Run(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store)) {
-	RunStatements(t, open)
-	run(t, open, []group{
+	RunOn(t, open, onPostgres)
+}
+
+// RunOn is Run for another database server, whose own means serverOf returns.
+func RunOn(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store), serverOf func(*gorm.DB) Server) {
+	run(t, open, serverOf, statementGroups)
+	run(t, open, serverOf, []group{
 		{"Concurrent accepts", acceptRaceTests},
 		{"Concurrent accepts of rejected messages", rejectedRaceTests},
 		{"Concurrent lanes", laneRaceTests},
@@ -43,34 +48,36 @@ func Run(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store)) {
 // RunStatements runs every statement. It leaves out what depends on the database alone: races,
 // sizes and the model. It is for a second way to use a database with which Run has run everything.
 func RunStatements(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store)) {
-	run(t, open, []group{
-		{"Accept", acceptTests},
-		{"AcceptTx", acceptTxTests},
-		{"Local dispatch", dispatchTests},
-		{"Rejected", rejectedTests},
-		{"Claim", claimTests},
-		{"Lanes", slices.Concat(laneTests, laneOrderTests, laneNextTests, laneWaitingTests, laneNameTests)},
-		{"Complete", completeTests},
-		{"Settle", settleTests},
-		{"Sweeps", sweepTests},
-		{"Backlog", backlogTests},
-		{"Workers", workerTests},
-		{"Leases", leaseTests},
-		{"Cleanup", cleanupTests},
-		{"Archive", archiveTests},
-		{"Markers", markerTests},
-		{"Prune", pruneTests},
-		{"Progress", progressTests},
-		{"Publish", publishTests},
-		{"Gaps", gapTests},
-		{"Requests", requestTests},
-		{"Errors", errorTests},
-	})
+	run(t, open, onPostgres, statementGroups)
+}
+
+var statementGroups = []group{
+	{"Accept", acceptTests},
+	{"AcceptTx", acceptTxTests},
+	{"Local dispatch", dispatchTests},
+	{"Rejected", rejectedTests},
+	{"Claim", claimTests},
+	{"Lanes", slices.Concat(laneTests, laneOrderTests, laneNextTests, laneWaitingTests, laneNameTests)},
+	{"Complete", completeTests},
+	{"Settle", settleTests},
+	{"Sweeps", sweepTests},
+	{"Backlog", backlogTests},
+	{"Workers", workerTests},
+	{"Leases", leaseTests},
+	{"Cleanup", cleanupTests},
+	{"Archive", archiveTests},
+	{"Markers", markerTests},
+	{"Prune", pruneTests},
+	{"Progress", progressTests},
+	{"Publish", publishTests},
+	{"Gaps", gapTests},
+	{"Requests", requestTests},
+	{"Errors", errorTests},
 }
 
 // RunAccepts runs everything that accepts, for a second way to do that.
 func RunAccepts(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store)) {
-	run(t, open, []group{
+	run(t, open, onPostgres, []group{
 		{"Accept", acceptTests},
 		{"AcceptTx", acceptTxTests},
 		{"Local dispatch", dispatchTests},
@@ -87,7 +94,7 @@ type group struct {
 	tests []test
 }
 
-func run(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store), groups []group) {
+func run(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store), serverOf func(*gorm.DB) Server, groups []group) {
 	for _, group := range groups {
 		t.Run(group.name, func(t *testing.T) {
 			for _, test := range group.tests {
@@ -95,7 +102,7 @@ func run(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store), groups [
 					db, opened := open(t)
 					ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 					t.Cleanup(cancel)
-					test.run(&suite{T: t, ctx: ctx, db: db, store: opened})
+					test.run(&suite{T: t, ctx: ctx, db: db, store: opened, server: serverOf(db)})
 				})
 			}
 		})
@@ -113,6 +120,8 @@ type suite struct {
 	ctx   context.Context
 	db    *gorm.DB
 	store store.Store
+	// server is not used where there is a single writer.
+	server Server
 }
 
 // message returns a message for the given handlers.
@@ -128,7 +137,7 @@ func message(id string, handlers ...string) store.NewMessage {
 	return m
 }
 
-// isServer reports whether the database is a server, with concurrent writers, typed columns and a clock for all.
+// isServer reports whether the database is like a server, with concurrent writers and a clock for all.
 func (s *suite) isServer() bool { return !s.store.SingleWriter() }
 
 // onSQLite reports whether the database is SQLite, and logs why a promise does not apply there.
@@ -137,6 +146,12 @@ func (s *suite) onSQLite(why string) bool {
 		s.Log(why)
 	}
 	return !s.isServer()
+}
+
+// isPostgres reports whether the database is PostgreSQL, with typed columns, settings and means of its own.
+func (s *suite) isPostgres() bool {
+	_, is := s.server.(postgres)
+	return is && s.isServer()
 }
 
 // accept accepts at noon.
@@ -378,20 +393,18 @@ func (s *suite) waitForLock() {
 	}
 }
 
-// waitForLocks returns once this many connections to PostgreSQL wait for a lock.
+// waitForLocks returns once this many connections wait for a lock.
 func (s *suite) waitForLocks(count int) {
 	s.Helper()
 	require.Eventually(s, func() bool {
-		var waiting int
-		err := s.db.WithContext(s.ctx).Raw(`SELECT count(*) FROM pg_stat_activity
-			WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&waiting).Error
+		waiting, err := s.server.Waiting(s.db.WithContext(s.ctx))
 		return err == nil && waiting >= count
 	}, patience, 2*time.Millisecond)
 }
 
 // releaseWorkerDuring marks a worker as released while one of its statements is held before its
 // commit, and checks that the statement's claims are not missed.
-func (s *suite) releaseWorkerDuring(worker string, gate *gorm.DB, statement func() (claims int, err error)) {
+func (s *suite) releaseWorkerDuring(worker string, release func() error, statement func() (claims int, err error)) {
 	s.Helper()
 	type outcome struct {
 		claims int
@@ -409,22 +422,25 @@ func (s *suite) releaseWorkerDuring(worker string, gate *gorm.DB, statement func
 		HandlerKeys: []string{"mail"}}, noon), "a heartbeat does not wait for the statement")
 	require.ErrorIs(s, s.store.MarkReleased(s.ctx, worker, noon), store.ErrWorkerBusy)
 	require.Empty(s, done)
-	require.NoError(s, gate.Rollback().Error)
+	require.NoError(s, release())
 	require.Equal(s, outcome{claims: 1}, <-done)
 	require.NoError(s, s.store.MarkReleased(s.ctx, worker, noon))
 	require.Len(s, s.claimsOf(worker), 1)
 }
 
-// holdEach stops each of these events, such as "INSERT ON inbox_messages FOR EACH STATEMENT", until
-// the returned transaction ends. The statement has then written and not committed.
-func (s *suite) holdEach(event string) (gate *gorm.DB) {
+// hold stops each of these statements, after it has written and before its commit, until release is called.
+func (s *suite) hold(event Event) (release func() error) {
 	s.Helper()
-	require.NoError(s, s.db.Exec(`CREATE OR REPLACE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$
-		BEGIN PERFORM pg_advisory_xact_lock(42); RETURN NEW; END $$`).Error)
-	require.NoError(s, s.db.Exec(`CREATE OR REPLACE TRIGGER hold AFTER `+event+` EXECUTE FUNCTION hold()`).Error)
-	gate = s.begin()
-	require.NoError(s, gate.Exec(`SELECT pg_advisory_xact_lock(42)`).Error)
-	return gate
+	release, err := s.server.Hold(s.db, event)
+	require.NoError(s, err)
+	s.Cleanup(func() { _ = release() })
+	return release
+}
+
+// lock locks rows for a transaction, for each of its statements.
+func (s *suite) lock(tx *gorm.DB, table, where string) {
+	s.Helper()
+	require.NoError(s, s.server.Lock(tx, table, where))
 }
 
 // begin opens a transaction that is rolled back when the test ends, unless it ended before.

@@ -1,0 +1,9 @@
+package simulated_test
+
+import (
+	"testing"
+
+	"github.com/gorm-inbox/inbox/internal/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }

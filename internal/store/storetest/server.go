@@ -1,0 +1,88 @@
+package storetest
+
+import (
+	"errors"
+	"fmt"
+
+	"gorm.io/gorm"
+)
+
+// Server are the means of a database server that tests of concurrency use besides the store.
+type Server interface {
+	// Waiting returns how many sessions wait for a lock, or are stopped by Hold.
+	Waiting(db *gorm.DB) (int, error)
+	// Hold stops each statement of an event until release is called. The statement has then written and not committed.
+	// It is safe to call release twice.
+	Hold(db *gorm.DB, event Event) (release func() error, err error)
+	// Lock locks the rows of a table that fulfill a condition, as FOR UPDATE does.
+	Lock(tx *gorm.DB, table, where string) error
+	// LockWorker takes the lock that claims of a worker share: shared, or for the transaction alone.
+	LockWorker(tx *gorm.DB, workerID string, shared bool) error
+	// Terminate ends the session of a transaction.
+	Terminate(db, tx *gorm.DB) error
+}
+
+// Event is what statements do to a table.
+type Event struct {
+	Statement string // INSERT or UPDATE
+	Table     string
+	// Sets is a column that becomes true in a row, empty for any statement.
+	Sets string
+}
+
+// postgres implements Server.
+type postgres struct{}
+
+func onPostgres(*gorm.DB) Server { return postgres{} }
+
+func (postgres) Waiting(db *gorm.DB) (waiting int, err error) {
+	return waiting, db.Raw(`SELECT count(*) FROM pg_stat_activity
+		WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&waiting).Error
+}
+
+// Hold has a trigger wait for an advisory lock.
+func (postgres) Hold(db *gorm.DB, event Event) (release func() error, err error) {
+	each := `FOR EACH STATEMENT`
+	if event.Sets != "" {
+		each = fmt.Sprintf(`FOR EACH ROW WHEN (NEW.%[1]s AND NOT OLD.%[1]s)`, event.Sets)
+	}
+	gate := db.Begin()
+	err = gate.Error
+	for _, statement := range []string{
+		`CREATE OR REPLACE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$
+			BEGIN PERFORM pg_advisory_xact_lock(42); RETURN NEW; END $$`,
+		fmt.Sprintf(`CREATE OR REPLACE TRIGGER hold AFTER %s ON %s %s EXECUTE FUNCTION hold()`, event.Statement, event.Table,
+			each),
+	} {
+		if err == nil {
+			err = db.Exec(statement).Error
+		}
+	}
+	if err == nil {
+		err = gate.Exec(`SELECT pg_advisory_xact_lock(42)`).Error
+	}
+	if err != nil {
+		return nil, errors.Join(err, gate.Rollback().Error)
+	}
+	return func() error { return gate.Rollback().Error }, nil
+}
+
+func (postgres) Lock(tx *gorm.DB, table, where string) error {
+	return tx.Exec(`SELECT 1 FROM ` + table + ` WHERE ` + where + ` FOR UPDATE`).Error
+}
+
+func (postgres) LockWorker(tx *gorm.DB, workerID string, shared bool) error {
+	lock := `pg_advisory_xact_lock`
+	if shared {
+		lock = `pg_advisory_xact_lock_shared`
+	}
+	return tx.Exec(`SELECT `+lock+`(hashtextextended(?, 0))`, workerID).Error
+}
+
+func (postgres) Terminate(db, tx *gorm.DB) error {
+	var pid int
+	if err := tx.Raw(`SELECT pg_backend_pid()`).Scan(&pid).Error; err != nil {
+		return err
+	}
+	return db.Exec(`SELECT pg_terminate_backend(?)`, pid).Error
+}
