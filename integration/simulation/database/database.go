@@ -66,6 +66,7 @@ type Database struct {
 
 	owners    map[lock]map[*transaction]Mode // of the locks
 	listeners map[*Listener]struct{}
+	loaded    *transaction   // whose changes the engine's transaction has; nil outside of one
 	current   *transaction   // that the engine works for
 	touched   map[lock]bool  // rows that the current statement has written; true if it has inserted them
 	wanted    map[lock]Mode  // rows that the current statement locks
@@ -230,6 +231,9 @@ func (d *Database) runAlone(ctx context.Context, s *session, st statement) (*res
 			return nil, err
 		}
 		s.alone = true
+		if err := d.unload(); err != nil {
+			return nil, err
+		}
 	}
 	found, err := d.ask(st)
 	if ends := strings.ToUpper(strings.TrimRight(strings.TrimSpace(st.text), ";")); ends == "COMMIT" && err == nil || ends == "ROLLBACK" {
@@ -255,6 +259,9 @@ func (d *Database) attempt(s *session, st statement) (found *result, blocker *tr
 		return nil, nil, ErrAborted
 	}
 	if s.tx == nil && pragmaCommand.MatchString(st.text) {
+		if err := d.unload(); err != nil {
+			return nil, nil, err
+		}
 		found, err := d.ask(st)
 		return found, nil, err
 	}
@@ -277,17 +284,19 @@ func (d *Database) attempt(s *session, st statement) (found *result, blocker *tr
 			d.tables = nil
 		}
 		if err = d.execute("COMMIT"); err == nil {
+			d.loaded = nil
 			d.deliver(d.notices)
 			return found, nil, nil
 		}
 	case err == nil:
 		maps.Copy(tx.changes, written)
 		tx.notices = append(tx.notices, d.notices...)
+		return found, nil, nil
 	}
 	if err != nil && s.tx != nil {
 		s.tx.aborted = true
 	}
-	return found, blocker, errors.Join(err, d.execute("ROLLBACK"))
+	return found, blocker, errors.Join(err, d.unload())
 }
 
 // attemptOn runs a statement in the engine's transaction, and takes its locks unless another transaction has one.
@@ -320,11 +329,15 @@ func (d *Database) attemptOn(tx *transaction, st statement) (
 	return found, written, nil, nil
 }
 
-// begin begins a transaction of the engine with the changes of tx.
+// begin begins a transaction of the engine with the changes of tx, unless it has them from the statement before.
 func (d *Database) begin(tx *transaction) error {
-	if err := d.execute("BEGIN"); err != nil {
+	if d.loaded == tx {
+		return nil
+	}
+	if err := errors.Join(d.unload(), d.execute("BEGIN")); err != nil {
 		return err
 	}
+	d.loaded = tx
 	if len(tx.changes) == 0 {
 		return nil
 	}
@@ -334,10 +347,19 @@ func (d *Database) begin(tx *transaction) error {
 	}
 	for key, row := range tx.changes {
 		if err := d.apply(key, row); err != nil {
-			return errors.Join(fmt.Errorf("repeat the changes of %s %s: %w", key.table, key.key, err), d.execute("ROLLBACK"))
+			return errors.Join(fmt.Errorf("repeat the changes of %s %s: %w", key.table, key.key, err), d.unload())
 		}
 	}
 	return d.execute("PRAGMA defer_foreign_keys = OFF")
+}
+
+// unload ends the engine's transaction, if there is one.
+func (d *Database) unload() error {
+	if d.loaded == nil {
+		return nil
+	}
+	d.loaded = nil
+	return d.execute("ROLLBACK")
 }
 
 // commit stores the changes of tx and ends it.
@@ -351,8 +373,9 @@ func (d *Database) commit(tx *transaction) error {
 			return err
 		}
 		if err := d.execute("COMMIT"); err != nil {
-			return errors.Join(err, d.execute("ROLLBACK"))
+			return errors.Join(err, d.unload())
 		}
+		d.loaded = nil
 	}
 	d.deliver(tx.notices)
 	return nil
@@ -367,6 +390,9 @@ func (d *Database) end(tx *transaction) {
 		}
 	}
 	tx.locks, tx.changes = nil, nil
+	if d.loaded == tx {
+		_ = d.unload() // nothing of it is stored
+	}
 	select {
 	case <-tx.ended:
 	default:

@@ -248,6 +248,9 @@ func (s *session) save(command, name string) error {
 			s.tx.savepoints = s.tx.savepoints[:i]
 			return nil
 		}
+		if err := s.database.unload(); err != nil {
+			return err
+		}
 		s.tx.changes, s.tx.aborted = maps.Clone(s.tx.savepoints[i].changes), false
 		s.tx.notices = s.tx.notices[:s.tx.savepoints[i].notices]
 		s.tx.savepoints = s.tx.savepoints[:i+1]

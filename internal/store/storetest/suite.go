@@ -473,7 +473,7 @@ func Migrated(t testing.TB, db *gorm.DB) (*gorm.DB, store.Store) {
 var sizeTests = []test{
 	{"20,000 statuses are accepted, claimed, completed and cleaned in one call each", func(s *suite) {
 		messages := 5000
-		if raceDetector && !s.isServer() {
+		if raceDetector && !s.isPostgres() {
 			messages = 500
 			s.Log("a tenth of it: with the race detector SQLite in pure Go takes a minute")
 		}
