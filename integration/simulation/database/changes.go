@@ -41,8 +41,8 @@ func (d *Database) changesOf(touched map[lock]bool) (changes, error) {
 		if err != nil {
 			return nil, err
 		}
-		where := fmt.Sprintf(" FROM %s WHERE rowid = %s", quoted(at.table), at.key)
-		found, err := d.texts("SELECT quote(" + strings.Join(t.columns, "), quote(") + ")" + where)
+		where := " FROM " + quoted(at.table) + " WHERE rowid = CAST(?1 AS integer)"
+		found, err := d.texts("SELECT quote("+strings.Join(t.columns, "), quote(")+")"+where, at.key)
 		if err != nil {
 			return nil, err
 		}
@@ -55,7 +55,7 @@ func (d *Database) changesOf(touched map[lock]bool) (changes, error) {
 		d.want(at, NoKeyUpdate)
 		for _, k := range t.keys {
 			values, err := d.texts(fmt.Sprintf("SELECT quote(%s)%s AND %s IS NOT NULL AND (%s)",
-				strings.Join(k.columns, ") || ',' || quote("), where, strings.Join(k.columns, " IS NOT NULL AND "), k.only))
+				strings.Join(k.columns, ") || ',' || quote("), where, strings.Join(k.columns, " IS NOT NULL AND "), k.only), at.key)
 			if err != nil {
 				return nil, err
 			}
@@ -65,7 +65,7 @@ func (d *Database) changesOf(touched map[lock]bool) (changes, error) {
 		}
 		for _, r := range t.refers {
 			parents, err := d.texts(fmt.Sprintf("SELECT rowid FROM %s WHERE %s = (SELECT %s%s)", quoted(r.table), r.to, r.column,
-				where))
+				where), at.key)
 			if err != nil {
 				return nil, err
 			}

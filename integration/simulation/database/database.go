@@ -59,10 +59,11 @@ type Database struct {
 	ahead   atomic.Int64 // nanoseconds by which the clock differs
 	waiting atomic.Int64 // sessions that wait for a lock
 
-	turn    routine.Lock // held while the engine works; it guards everything below
-	engine  engine
-	tables  map[string]*table // what is known of the schema; nil after a change
-	highest map[string]int64  // of the row IDs that were given out in a table
+	turn     routine.Lock // held while the engine works; it guards everything below
+	engine   engine
+	prepared map[string]prepared
+	tables   map[string]*table // what is known of the schema; nil after a change
+	highest  map[string]int64  // of the row IDs that were given out in a table
 
 	owners    map[lock]map[*transaction]Mode // of the locks
 	listeners map[*Listener]struct{}
@@ -79,6 +80,8 @@ type Options struct {
 	// Sequences are the statements that take values from a sequence. They are committed at once, whatever becomes of
 	// their transaction.
 	Sequences *regexp.Regexp
+	// SilentFor is the time after which the server ends a session whose connection was lost silently; 0 for never.
+	SilentFor time.Duration
 }
 
 // engine is SQLite's connection.
@@ -89,9 +92,16 @@ type engine interface {
 	RegisterPreUpdateHook(sqlite.PreUpdateHookFn)
 }
 
+// prepared is a statement of the engine.
+type prepared interface {
+	driver.Stmt
+	driver.StmtExecContext
+	driver.StmtQueryContext
+}
+
 // New makes an empty database. Close it.
 func New(options Options) (*Database, error) {
-	d := &Database{options: options, turn: routine.NewLock(), highest: map[string]int64{},
+	d := &Database{options: options, turn: routine.NewLock(), prepared: map[string]prepared{}, highest: map[string]int64{},
 		owners: map[lock]map[*transaction]Mode{}, listeners: map[*Listener]struct{}{}}
 	own := &sqlite.Driver{}
 	for name, function := range map[string]struct {
@@ -159,7 +169,7 @@ func orDirect(link Link) Link {
 }
 
 // Close frees the memory.
-func (d *Database) Close() error { return d.engine.Close() }
+func (d *Database) Close() error { return errors.Join(d.forget(), d.engine.Close()) }
 
 // Terminate ends the sessions that hold a lock on one of these rows of a table, and returns how many. If idle is set, it
 // spares those that wait for a lock themselves.
@@ -400,18 +410,58 @@ func (d *Database) end(tx *transaction) {
 	}
 }
 
+// maxPrepared bounds how many statements the engine keeps prepared.
+const maxPrepared = 1000
+
+// prepare returns a statement with parameters, prepared. Most of the time of a small statement would go to its parsing.
+func (d *Database) prepare(text string) (prepared, error) {
+	if kept, ok := d.prepared[text]; ok {
+		return kept, nil
+	}
+	if len(d.prepared) == maxPrepared {
+		if err := d.forget(); err != nil {
+			return nil, err
+		}
+	}
+	made, err := d.engine.Prepare(text)
+	if err != nil {
+		return nil, err
+	}
+	d.prepared[text] = made.(prepared)
+	return d.prepared[text], nil
+}
+
+// forget closes all that is prepared.
+func (d *Database) forget() (err error) {
+	for _, kept := range d.prepared {
+		err = errors.Join(err, kept.Close())
+	}
+	clear(d.prepared)
+	return err
+}
+
 // ask gives a statement to the engine. It passes no context: the engine would start a goroutine for it.
 func (d *Database) ask(st statement) (*result, error) {
 	ctx := context.Background()
+	execute := func() (driver.Result, error) { return d.engine.ExecContext(ctx, st.text, st.args) }
+	query := func() (driver.Rows, error) { return d.engine.QueryContext(ctx, st.text, st.args) }
+	if len(st.args) > 0 {
+		p, err := d.prepare(st.text)
+		if err != nil {
+			return nil, err
+		}
+		execute = func() (driver.Result, error) { return p.ExecContext(ctx, st.args) }
+		query = func() (driver.Rows, error) { return p.QueryContext(ctx, st.args) }
+	}
 	if !st.rows {
-		done, err := d.engine.ExecContext(ctx, st.text, st.args)
+		done, err := execute()
 		if err != nil {
 			return nil, err
 		}
 		affected, err := done.RowsAffected()
 		return &result{affected: affected}, err
 	}
-	rows, err := d.engine.QueryContext(ctx, st.text, st.args)
+	rows, err := query()
 	if err != nil {
 		return nil, err
 	}
@@ -437,9 +487,13 @@ func (d *Database) execute(text string) error {
 	return err
 }
 
-// texts returns the first column of a query as texts.
-func (d *Database) texts(text string) ([][]string, error) {
-	found, err := d.ask(statement{text: text, rows: true})
+// texts returns the rows of a query as texts.
+func (d *Database) texts(text string, args ...driver.Value) ([][]string, error) {
+	named := make([]driver.NamedValue, len(args))
+	for i, arg := range args {
+		named[i] = driver.NamedValue{Ordinal: i + 1, Value: arg}
+	}
+	found, err := d.ask(statement{text: text, args: named, rows: true})
 	if err != nil {
 		return nil, err
 	}

@@ -9,17 +9,19 @@ import (
 	"maps"
 	"regexp"
 	"strings"
+	"time"
 
 	"modernc.org/sqlite"
 )
 
 // Link carries each call of a session to the database: "BEGIN", "COMMIT", "ROLLBACK" or a statement's text. It may wait
 // before or after do, which does it, and may leave it out. If it returns another error than do's, the client has lost
-// its connection; the server notices unless the error is ErrSilent.
+// its connection; the server notices unless the error is ErrSilent. The context of a COMMIT is its transaction's, and that
+// of a ROLLBACK does not end.
 type Link func(ctx context.Context, text string, do func() error) error
 
 // ErrSilent is a Link's error for a connection that was lost without the server's notice: the session stays, with its
-// transaction and its locks, until it is terminated.
+// transaction and its locks, until it is terminated or for Options.SilentFor.
 var ErrSilent = errors.New("the connection is silent")
 
 type connector struct {
@@ -90,6 +92,9 @@ func (s *session) call(ctx context.Context, text string, do func() error) error 
 	err := s.link(ctx, text, func() error { done = do(); return done })
 	if err != nil && !errors.Is(err, done) || errors.Is(done, ErrTerminated) {
 		s.lost, s.silent = true, errors.Is(err, ErrSilent)
+		if silence := s.database.options.SilentFor; s.silent && silence > 0 {
+			time.AfterFunc(silence, func() { _ = s.onServer(func() error { s.terminate(); return nil }) })
+		}
 		return errors.Join(err, s.Close())
 	}
 	return err
@@ -171,16 +176,16 @@ type ending struct {
 }
 
 func (e *ending) Commit() error {
-	return e.end("COMMIT", func(tx *transaction) error { return e.session.database.commit(tx) })
+	return e.end(e.ctx, "COMMIT", func(tx *transaction) error { return e.session.database.commit(tx) })
 }
 
 func (e *ending) Rollback() error {
-	return e.end("ROLLBACK", func(tx *transaction) error { e.session.database.end(tx); return nil })
+	return e.end(context.WithoutCancel(e.ctx), "ROLLBACK", func(tx *transaction) error { e.session.database.end(tx); return nil })
 }
 
-func (e *ending) end(text string, how func(*transaction) error) error {
+func (e *ending) end(ctx context.Context, text string, how func(*transaction) error) error {
 	s := e.session
-	return s.call(context.WithoutCancel(e.ctx), text, func() error {
+	return s.call(ctx, text, func() error {
 		return s.onServer(func() error {
 			tx := s.tx
 			s.tx = nil

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"math/rand/v2"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -18,7 +20,11 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/integration/simulation/database"
 	simulated "github.com/gorm-inbox/inbox/integration/simulation/store"
+	"github.com/gorm-inbox/inbox/internal/routine"
 )
+
+// failing is how long handlers fail.
+const failing = 2 * time.Hour
 
 // process is one process of a service.
 type process struct {
@@ -26,7 +32,7 @@ type process struct {
 	close func() error
 }
 
-// begin starts a process. Its handlers fail for the first hours, and then handle each message once.
+// begin starts a process. Its handlers with a transaction fail for some time.
 func begin(t *testing.T, d *database.Database, link database.Link, calls *atomic.Int64) process {
 	t.Helper()
 	db, err := gorm.Open(simulated.Open(d, link), &gorm.Config{Logger: logger.Discard})
@@ -35,7 +41,7 @@ func begin(t *testing.T, d *database.Database, link database.Link, calls *atomic
 	require.NoError(t, err)
 	pool.SetMaxOpenConns(20)
 	require.NoError(t, db.Exec(`CREATE TABLE IF NOT EXISTS handled (key text NOT NULL, id text NOT NULL, PRIMARY KEY (key, id))`).Error)
-	until := time.Now().Add(3 * time.Hour)
+	until := time.Now().Add(failing)
 	write := func(key string) func(context.Context, *gorm.DB, handler.Message[[]byte]) error {
 		return func(_ context.Context, tx *gorm.DB, m handler.Message[[]byte]) error {
 			calls.Add(1)
@@ -75,32 +81,74 @@ func (p process) stop(t *testing.T) {
 
 // TestEngineRunsInABubble runs it twice, so that nothing of a bubble is kept.
 func TestEngineRunsInABubble(t *testing.T) {
-	const messages = 30
 	for range 2 {
 		synctest.Test(t, func(t *testing.T) {
-			d, err := simulated.NewDatabase()
-			require.NoError(t, err)
-			var calls atomic.Int64
-			one, two := begin(t, d, nil, &calls), begin(t, d, nil, &calls)
-			for i := range messages {
-				results, err := one.Accept(t.Context(), handler.RawMessage{Channel: "c", Type: "t", ID: fmt.Sprint(i),
-					Content: []byte("x"), OrderingKey: []byte{byte(i % 3)}})
-				require.NoError(t, err)
-				require.Len(t, results, 1)
-			}
-			began := time.Now()
-			for left := int64(1); left > 0; time.Sleep(time.Minute) {
-				require.NoError(t, two.DB().Table(two.Tables().HandlerStatuses()).Where("completed_at IS NULL").Count(&left).Error)
-				require.Less(t, time.Since(began), 12*time.Hour, "%d left", left)
-			}
-			require.Greater(t, time.Since(began), 3*time.Hour)
-			var handled int64
-			require.NoError(t, two.DB().Table("handled").Count(&handled).Error)
-			require.EqualValues(t, 2*messages, handled)
-			t.Logf("%d calls in %s", calls.Load(), time.Since(began))
-			one.stop(t)
-			two.stop(t)
-			require.NoError(t, d.Close())
+			testEngine(t, nil, func() {})
 		})
 	}
+}
+
+// TestEngineInABubbleLosesCalls delays calls, and loses some with and without their effect, or silently.
+func TestEngineInABubbleLosesCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var begun atomic.Bool
+		testEngine(t, func(ctx context.Context, _ string, do func() error) error {
+			if !begun.Load() {
+				return do()
+			}
+			routine.Sleep(ctx, rand.N(40*time.Millisecond))
+			switch rand.N(200) {
+			case 0:
+				return io.ErrUnexpectedEOF
+			case 1:
+				return errors.Join(do(), io.ErrUnexpectedEOF)
+			case 2:
+				_ = do()
+				routine.Sleep(ctx, time.Minute)
+				return database.ErrSilent
+			case 3:
+				routine.Sleep(ctx, rand.N(20*time.Second))
+			}
+			err := do()
+			routine.Sleep(ctx, rand.N(40*time.Millisecond))
+			return err
+		}, func() { begun.Store(!begun.Load()) })
+	})
+}
+
+// testEngine has two processes handle messages whose handlers fail at first. It calls toggle before and after.
+func testEngine(t *testing.T, link database.Link, toggle func()) {
+	const messages = 15
+	d, err := simulated.NewDatabase()
+	require.NoError(t, err)
+	var calls atomic.Int64
+	one, two := begin(t, d, link, &calls), begin(t, d, link, &calls)
+	toggle()
+	for i := range messages {
+		message := handler.RawMessage{Channel: "c", Type: "t", ID: fmt.Sprint(i), OrderingKey: []byte{byte(i % 3)}}
+		require.Eventually(t, func() bool {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			_, err := one.Accept(ctx, message)
+			return err == nil
+		}, time.Hour, time.Second)
+	}
+	began := time.Now()
+	time.Sleep(failing)
+	require.Eventually(t, func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		var left int64
+		err := two.DB().WithContext(ctx).Table(two.Tables().HandlerStatuses()).Where("completed_at IS NULL").Count(&left).Error
+		return err == nil && left == 0
+	}, 10*failing, time.Minute)
+	t.Logf("%d calls in %s", calls.Load(), time.Since(began))
+	toggle()
+	var handled int64
+	require.NoError(t, two.DB().Table("handled").Count(&handled).Error)
+	require.EqualValues(t, 2*messages, handled, "each once by each handler with a transaction")
+	require.Greater(t, calls.Load(), 10*handled)
+	one.stop(t)
+	two.stop(t)
+	require.NoError(t, d.Close())
 }

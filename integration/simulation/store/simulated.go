@@ -59,9 +59,10 @@ func classify(err error) (dialect.Class, bool) {
 // these are rows of a table, which accepts would lock until they commit.
 var sequences = regexp.MustCompile(`(?s)^\s*(UPDATE|INSERT INTO) "\w*meta".*(COALESCE\(max\(|'sequence')`)
 
-// NewDatabase makes an empty database for inboxes.
+// NewDatabase makes an empty database for inboxes. It ends a silent session after 40 seconds, as PostgreSQL does by the
+// settings of the inbox's transactions.
 func NewDatabase() (*database.Database, error) {
-	return database.New(database.Options{Sequences: sequences})
+	return database.New(database.Options{Sequences: sequences, SilentFor: 40 * time.Second})
 }
 
 // Dialector opens the sessions of one process with gorm.Open.
