@@ -16,8 +16,11 @@ import (
 
 // Link carries each call of a session to the database: "BEGIN", "COMMIT", "ROLLBACK" or a statement's text. It may wait
 // before or after do, which does it, and may leave it out. If it returns another error than do's, the client has lost
-// its connection; the server notices unless the error is ErrSilent. The context of a COMMIT is its transaction's, and that
-// of a ROLLBACK does not end.
+// its connection; the server notices unless the error is ErrSilent.
+//
+// It must not wait for longer than ctx. The context of a statement ends with that of its transaction, too, and that of a
+// ROLLBACK has ended: in both cases database/sql may have another goroutine wait for the call by a mutex, which is no
+// durable block.
 type Link func(ctx context.Context, text string, do func() error) error
 
 // ErrSilent is a Link's error for a connection that was lost without the server's notice: the session stays, with its
@@ -41,8 +44,9 @@ func (c connector) Driver() driver.Driver { return &sqlite.Driver{} }
 type session struct {
 	database *Database
 	link     Link
-	lost     bool // the client's side
-	silent   bool // and the server has not noticed
+	lost     bool            // the client's side
+	silent   bool            // and the server has not noticed
+	within   context.Context // of the transaction; nil outside of one
 
 	// Guarded by the database's turn.
 	tx         *transaction
@@ -166,25 +170,25 @@ func (s *session) BeginTx(ctx context.Context, _ driver.TxOptions) (driver.Tx, e
 	err := s.call(ctx, "BEGIN", func() error {
 		return s.onServer(func() error { s.tx = newTransaction(s); return nil })
 	})
-	return &ending{ctx, s}, err
+	s.within = ctx
+	return ending{s}, err
 }
 
 // ending ends a session's transaction.
-type ending struct {
-	ctx     context.Context
-	session *session
+type ending struct{ *session }
+
+func (s ending) Commit() error {
+	return s.end(s.within, "COMMIT", s.database.commit)
 }
 
-func (e *ending) Commit() error {
-	return e.end(e.ctx, "COMMIT", func(tx *transaction) error { return e.session.database.commit(tx) })
+func (s ending) Rollback() error {
+	ctx, cancel := context.WithCancel(s.within)
+	cancel()
+	return s.end(ctx, "ROLLBACK", func(tx *transaction) error { s.database.end(tx); return nil })
 }
 
-func (e *ending) Rollback() error {
-	return e.end(context.WithoutCancel(e.ctx), "ROLLBACK", func(tx *transaction) error { e.session.database.end(tx); return nil })
-}
-
-func (e *ending) end(ctx context.Context, text string, how func(*transaction) error) error {
-	s := e.session
+func (s ending) end(ctx context.Context, text string, how func(*transaction) error) error {
+	s.within = nil
 	return s.call(ctx, text, func() error {
 		return s.onServer(func() error {
 			tx := s.tx
@@ -207,6 +211,12 @@ func (s *session) QueryContext(ctx context.Context, text string, args []driver.N
 }
 
 func (s *session) statement(ctx context.Context, st statement) (found *result, err error) {
+	if s.within != nil {
+		both, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(s.within, cancel)()
+		ctx = both
+	}
 	err = s.call(ctx, st.text, func() (err error) {
 		if command := savepointCommand.FindStringSubmatch(st.text); command != nil {
 			found = &result{}

@@ -144,6 +144,7 @@ func testEngine(t *testing.T, link database.Link, toggle func()) {
 	}, 10*failing, time.Minute)
 	t.Logf("%d calls in %s", calls.Load(), time.Since(began))
 	toggle()
+	time.Sleep(2 * time.Minute) // a session that was lost silently has ended
 	var handled int64
 	require.NoError(t, two.DB().Table("handled").Count(&handled).Error)
 	require.EqualValues(t, 2*messages, handled, "each once by each handler with a transaction")

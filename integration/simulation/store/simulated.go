@@ -7,7 +7,9 @@
 package simulated
 
 import (
+	"context"
 	"database/sql"
+	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
 	"maps"
@@ -74,7 +76,29 @@ type Dialector struct {
 
 // Open returns the dialector of a process whose calls pass link; nil passes everything. Open the pool inside the bubble.
 func Open(d *database.Database, link database.Link) Dialector {
-	return Dialector{driver.Dialector{Conn: d.Open(link)}, d, link}
+	return Dialector{driver.Dialector{Conn: pool{d.Open(link)}}, d, link}
+}
+
+// pool returns how many rows a statement has affected without its connection. database/sql locks the connection for
+// that, while another goroutine may already wait in a call of it: not a durable block.
+type pool struct{ *sql.DB }
+
+// GetDBConn implements gorm.GetDBConnector.
+func (p pool) GetDBConn() (*sql.DB, error) { return p.DB, nil }
+
+// ExecContext implements gorm.ConnPool.
+func (p pool) ExecContext(ctx context.Context, text string, args ...any) (sql.Result, error) {
+	conn, err := p.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	result, err := conn.ExecContext(ctx, text, args...)
+	if err != nil {
+		return nil, err
+	}
+	affected, err := result.RowsAffected()
+	return sqldriver.RowsAffected(affected), err
 }
 
 // Name returns the dialect's name.
