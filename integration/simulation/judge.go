@@ -1,0 +1,312 @@
+package simulation
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gorm-inbox/inbox/integration/simulation/broker"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// ledger is what happened outside of the database. It is safe for concurrent use.
+type ledger struct {
+	mu       sync.Mutex
+	runs     map[[2]string][]*run // by handler and message
+	all      int
+	logs     map[broker.Partition][]Message
+	accepted []string                   // by the application, and acknowledged
+	durable  map[broker.Partition]int64 // what precedes is known to be durable
+}
+
+// run is a call of a handler.
+type run struct {
+	id, number       int
+	handler, message string
+	process          string
+	ledger           *ledger
+	err              error
+	ended            bool
+}
+
+func (l *ledger) begin(handler, message, process string) *run {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	key := [2]string{handler, message}
+	l.all++
+	r := &run{id: l.all, number: len(l.runs[key]) + 1, handler: handler, message: message, process: process, ledger: l}
+	l.runs[key] = append(l.runs[key], r)
+	return r
+}
+
+func (r *run) end(err error) error {
+	r.ledger.mu.Lock()
+	defer r.ledger.mu.Unlock()
+	r.err, r.ended = err, true
+	return err
+}
+
+// succeeded and failed count the calls that returned nil, and that did not.
+func (l *ledger) succeeded(handler, message string) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, r := range l.runs[[2]string{handler, message}] {
+		if r.ended && r.err == nil {
+			n++
+		}
+	}
+	return n
+}
+
+func (l *ledger) failed(handler, message string) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, r := range l.runs[[2]string{handler, message}] {
+		if !r.ended || r.err != nil {
+			n++
+		}
+	}
+	return n
+}
+
+func (l *ledger) produced(m Message, offset int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	at := broker.Partition{Topic: m.Topic, ID: m.Partition}
+	if int(offset) != len(l.logs[at]) {
+		panic(fmt.Sprintf("offset %d after %d records", offset, len(l.logs[at])))
+	}
+	l.logs[at] = append(l.logs[at], m)
+}
+
+func (l *ledger) acknowledged(id string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.accepted = append(l.accepted, id)
+}
+
+// log returns the records of a partition before an offset that are not known to be durable.
+func (l *ledger) log(at broker.Partition, to int64) []Message {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.logs[at][min(l.durable[at], to):to])
+}
+
+// ids returns the IDs of a topic's messages, or of those of a lane in their order.
+func (l *ledger) ids(topic, lane string) (ids []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for at, log := range l.logs {
+		if at.Topic != topic {
+			continue
+		}
+		for _, m := range log {
+			if lane == "" || m.Lane == lane {
+				ids = append(ids, m.ID)
+			}
+		}
+	}
+	if topic == orders && lane == "" {
+		ids = append(ids, l.accepted...)
+	}
+	if lane == "" {
+		slices.Sort(ids)
+		ids = slices.Compact(ids)
+	}
+	return ids
+}
+
+// judgeCommit checks that the committed offset is not ahead of what is durable.
+func (w *world) judgeCommit(c broker.Commit) {
+	at := broker.Partition{Topic: c.Topic, ID: c.Partition}
+	for _, m := range w.ledger.log(at, c.Offset) {
+		if !w.isDurable(m) {
+			w.breaks("%s committed offset %d of %s/%d, but %s before it is not durable", c.Member, c.Offset, c.Topic, c.Partition,
+				m.ID)
+		}
+	}
+	w.ledger.mu.Lock()
+	defer w.ledger.mu.Unlock()
+	w.ledger.durable[at] = max(w.ledger.durable[at], c.Offset)
+}
+
+// isDurable reports whether a record's message is stored or handled, or is kept as rejected.
+func (w *world) isDurable(m Message) bool {
+	done := map[string]string{orders: "book", payments: "charge", hints: "hint"}[m.Topic]
+	if m.Topic == hints && w.ledger.succeeded(done, m.ID) > 0 {
+		return true
+	}
+	var found int
+	err := w.db.Raw(`SELECT (SELECT count(*) FROM inbox_messages WHERE id = ? AND namespace = ?) +
+		(SELECT count(*) FROM effects WHERE message = ? AND handler = ?) +
+		(SELECT count(*) FROM inbox_rejected_messages WHERE topic = ? AND value = ?)`,
+		m.ID, m.Topic, m.ID, done, m.Topic, []byte(m.ID)).Scan(&found).Error
+	if err != nil {
+		w.breaks("the judge: %v", err)
+	}
+	return found > 0
+}
+
+// open is a status that is not completed.
+type open struct {
+	MessageID, HandlerKey                        string
+	IsPoisoned, IsWaiting                        bool
+	ErrorCount, AbandonedCount                   int
+	ProcessingStartedAt, NextAttemptAt, WorkerID *string
+	LastError                                    *string
+}
+
+func (w *world) open() (all []open) {
+	if err := w.db.Raw(`SELECT * FROM inbox_handler_statuses WHERE completed_at IS NULL`).Scan(&all).Error; err != nil {
+		w.breaks("the judge: %v", err)
+	}
+	return all
+}
+
+// judgeStates checks what the rows say of the attempts that the handlers have seen.
+func (w *world) judgeStates() {
+	abrupt := slices.ContainsFunc(w.plan.Events, func(e Event) bool {
+		return slices.Contains([]Kind{Kill, Stall, Trouble, Silence}, e.Kind)
+	})
+	for _, s := range w.open() {
+		handler := strings.TrimSuffix(s.HandlerKey, "-2")
+		failed := w.ledger.failed(handler, s.MessageID)
+		if s.ErrorCount > failed {
+			w.breaks("%s of %s is charged %d failures, but failed %d times", s.HandlerKey, s.MessageID, s.ErrorCount, failed)
+		}
+		if s.IsPoisoned && s.ErrorCount+s.AbandonedCount == 0 {
+			w.breaks("%s of %s is poisoned without a charge: %v", s.HandlerKey, s.MessageID, s.LastError)
+		}
+		if !abrupt && s.AbandonedCount > 0 && !w.ignored(handler, s.MessageID) {
+			w.breaks("%s of %s is charged as abandoned, but no process was killed", s.HandlerKey, s.MessageID)
+		}
+	}
+}
+
+// ignored reports whether a call has ignored its context: it may outlast its process's stop.
+func (w *world) ignored(handler, message string) bool {
+	w.ledger.mu.Lock()
+	n := len(w.ledger.runs[[2]string{handler, message}])
+	w.ledger.mu.Unlock()
+	for i := range n {
+		if w.plan.outcome(handler, message, i+1) == ignore {
+			return true
+		}
+	}
+	return false
+}
+
+// left returns what has not ended.
+func (w *world) left() (left []string) {
+	for _, s := range w.open() {
+		left = append(left, fmt.Sprintf("%s of %s is left: %+v", s.HandlerKey, s.MessageID, describe(s)))
+	}
+	var rejected []models.RejectedMessage
+	if err := w.db.Table("inbox_rejected_messages").Find(&rejected).Error; err != nil {
+		w.breaks("the judge: %v", err)
+	}
+	for _, r := range rejected {
+		left = append(left, fmt.Sprintf("%s of %s is left as rejected: %s", r.Value, r.Topic, r.Reason))
+	}
+	for _, topic := range []string{orders, payments, hints} {
+		committed := w.broker.Committed(groupOf(topic))
+		for id := range partitions {
+			at := broker.Partition{Topic: topic, ID: id}
+			if end := w.broker.End(at); end > 0 && committed[at] != end {
+				left = append(left, fmt.Sprintf("%s/%d is left at %d of %d", topic, id, committed[at], end))
+			}
+		}
+	}
+	for _, p := range w.places {
+		s := p.now.Load()
+		if s == nil {
+			left = append(left, "no process runs at "+p.name)
+			continue
+		}
+		for _, reason := range s.inbox.Health().Reasons {
+			if reason.Code != "clock_skew" { // it is wrong for the whole run
+				left = append(left, fmt.Sprintf("the health of %s is left: %s", s.name, reason.Detail))
+			}
+		}
+	}
+	return left
+}
+
+func describe(s open) string {
+	var text []string
+	for name, value := range map[string]*string{"claimed": s.ProcessingStartedAt, "worker": s.WorkerID, "next": s.NextAttemptAt,
+		"error": s.LastError} {
+		if value != nil {
+			text = append(text, name+" "+*value)
+		}
+	}
+	slices.Sort(text)
+	return fmt.Sprintf("poisoned %t, waiting %t, failed %d, abandoned %d, %s", s.IsPoisoned, s.IsWaiting, s.ErrorCount,
+		s.AbandonedCount, strings.Join(text, ", "))
+}
+
+// judge checks the effects once everything has ended.
+func (w *world) judge() {
+	type effect struct {
+		Run              int
+		Handler, Message string
+	}
+	var effects []effect
+	if err := w.db.Raw(`SELECT * FROM effects ORDER BY run`).Scan(&effects).Error; err != nil {
+		w.breaks("the judge: %v", err)
+	}
+	times := map[[2]string]int{}
+	for _, e := range effects {
+		times[[2]string{e.Handler, e.Message}]++
+	}
+	for topic, handlers := range map[string][]string{orders: {"book", "ship"}, payments: {"charge"}} {
+		for _, id := range w.ledger.ids(topic, "") {
+			for _, handler := range handlers {
+				if n := times[[2]string{handler, id}]; n != 1 {
+					w.breaks("%s has taken effect %d times for %s", handler, n, id)
+				}
+			}
+		}
+	}
+	for topic, handler := range map[string]string{orders: "mail", hints: "hint"} {
+		for _, id := range w.ledger.ids(topic, "") {
+			if w.ledger.succeeded(handler, id) == 0 {
+				w.breaks("%s never succeeded for %s", handler, id)
+			}
+		}
+	}
+	for _, lane := range []string{"red", "blue"} {
+		var shipped []string
+		for _, e := range effects {
+			if e.Handler == "ship" && slices.Contains(w.ledger.ids(orders, lane), e.Message) {
+				shipped = append(shipped, e.Message)
+			}
+		}
+		if want := w.ledger.ids(orders, lane); !slices.Equal(shipped, want) {
+			w.breaks("lane %s ran %v, not %v", lane, shipped, want)
+		}
+	}
+	w.judgeWorkers()
+}
+
+// judgeWorkers checks that no more workers live than processes run.
+func (w *world) judgeWorkers() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	workers, err := w.ops.Workers(ctx)
+	if err != nil {
+		w.breaks("the judge: %v", err)
+	}
+	living := 0
+	for _, worker := range workers {
+		if worker.Alive {
+			living++
+		}
+	}
+	if living != len(w.places) {
+		w.breaks("%d workers live in %d processes", living, len(w.places))
+	}
+}

@@ -1,0 +1,170 @@
+package simulation
+
+import (
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// Plan is what happens in a run: who runs, what is produced, and what goes wrong. It follows from its seed. Times count
+// from the start of the run.
+type Plan struct {
+	Seed      uint64
+	Processes int
+	Messages  []Message
+	Events    []Event
+}
+
+// Message is a record of a topic. One ID may have several, which are duplicates.
+type Message struct {
+	At        time.Duration
+	Topic     string
+	Partition int
+	ID        string
+	// Lane is the ordering key, and Number the place among the messages with it.
+	Lane   string
+	Number int
+}
+
+// Event is one thing that happens.
+type Event struct {
+	At      time.Duration
+	Kind    Kind
+	Process int
+	// For is how long it lasts.
+	For time.Duration
+	// Rate is how many of a hundred calls are concerned.
+	Rate int
+}
+
+// Kind is what happens.
+type Kind string
+
+const (
+	Stop    Kind = "stop"    // gracefully, and start again
+	Kill    Kind = "kill"    // and start again
+	Deploy  Kind = "deploy"  // stop, and start the other version, in which handlers have other keys
+	Stall   Kind = "stall"   // nothing that the process sends goes on
+	Trouble Kind = "trouble" // calls of the database are delayed, fail, or lose their answers
+	Silence Kind = "silence" // calls of the database disappear, and the server does not notice
+	Unrest  Kind = "unrest"  // requests to brokers are delayed, fail, or lose their answers
+	Evict   Kind = "evict"   // the group loses a member
+	Lead    Kind = "lead"    // partitions get other leaders, and the group another coordinator
+	Jump    Kind = "jump"    // the database's clock goes ahead
+	Pause   Kind = "pause"   // an operator pauses a handler, and resumes it
+	Retry   Kind = "retry"   // an operator retries what is poisoned
+	Reject  Kind = "reject"  // an operator has rejected records handled again
+	Clean   Kind = "clean"   // another program, without consumers, cleans
+	Accept  Kind = "accept"  // the application accepts a message itself
+)
+
+// kinds are all of them, with their shares.
+var kinds = []struct {
+	kind  Kind
+	share int
+}{
+	{Stop, 4}, {Kill, 6}, {Deploy, 4}, {Stall, 3}, {Trouble, 8}, {Silence, 3}, {Unrest, 5}, {Evict, 2}, {Lead, 2}, {Jump, 1},
+	{Pause, 2}, {Retry, 3}, {Reject, 3}, {Clean, 5}, {Accept, 4},
+}
+
+// span is for how long things go wrong.
+const span = 20 * time.Minute
+
+const partitions = 3
+
+// Topics, and with them channels, one of each mode.
+const (
+	orders   = "orders"   // Inbox
+	payments = "payments" // Inline
+	hints    = "hints"    // Direct
+)
+
+// NewPlan makes the plan of a seed.
+func NewPlan(seed uint64) Plan {
+	r := rand.New(rand.NewPCG(seed, 1))
+	p := Plan{Seed: seed, Processes: 2 + r.IntN(3)}
+	numbers := map[string]int{}
+	for i := range 10 + r.IntN(40) {
+		m := Message{At: between(r, 0, span), Topic: []string{orders, orders, payments, payments, hints}[r.IntN(5)],
+			Partition: r.IntN(partitions), ID: fmt.Sprintf("m%02d", i)}
+		if m.Topic == orders && r.IntN(2) == 0 {
+			m.Lane = []string{"red", "blue"}[r.IntN(2)]
+			m.Partition = len(m.Lane) % partitions // those of a lane come in their order
+		}
+		p.Messages = append(p.Messages, m)
+	}
+	slices.SortFunc(p.Messages, func(a, b Message) int { return int(a.At - b.At) })
+	for i := range p.Messages {
+		if m := &p.Messages[i]; m.Lane != "" {
+			numbers[m.Lane]++
+			m.Number = numbers[m.Lane]
+		}
+	}
+	for _, m := range p.Messages {
+		if m.Lane == "" && r.IntN(4) == 0 { // again, later, and perhaps in another partition
+			m.At, m.Partition = m.At+between(r, 0, time.Minute), r.IntN(partitions)
+			p.Messages = append(p.Messages, m)
+		}
+	}
+	slices.SortStableFunc(p.Messages, func(a, b Message) int { return int(a.At - b.At) })
+	shares := 0
+	for _, k := range kinds {
+		shares += k.share
+	}
+	for range 3 + r.IntN(25) {
+		e := Event{At: between(r, 0, span), Process: r.IntN(p.Processes), For: between(r, time.Second, 2*time.Minute),
+			Rate: 1 + r.IntN(30)}
+		share := r.IntN(shares)
+		for _, k := range kinds {
+			if share -= k.share; share < 0 {
+				e.Kind = k.kind
+				break
+			}
+		}
+		p.Events = append(p.Events, e)
+	}
+	slices.SortStableFunc(p.Events, func(a, b Event) int { return int(a.At - b.At) })
+	return p
+}
+
+func between(r *rand.Rand, from, to time.Duration) time.Duration {
+	return (from + time.Duration(r.Int64N(int64(to-from)))).Truncate(time.Millisecond)
+}
+
+// chance returns a number below n that follows from the seed and what it is for, whatever else happened before.
+func (p *Plan) chance(n int, about ...any) int {
+	h := fnv.New64a()
+	fmt.Fprint(h, about...)
+	return rand.New(rand.NewPCG(p.Seed, h.Sum64())).IntN(n)
+}
+
+// outcome is what an attempt of a handler does.
+type outcome string
+
+const (
+	succeed outcome = "succeeds"
+	fail    outcome = "fails"
+	panics  outcome = "panics"
+	slow    outcome = "is slow"
+	hang    outcome = "hangs until its context ends"
+	ignore  outcome = "ignores its context"
+)
+
+// outcome returns what the n-th attempt of a handler for a message does.
+func (p *Plan) outcome(handler, message string, n int) outcome {
+	switch c := p.chance(100, "outcome", handler, message, n); {
+	case c < 66:
+		return succeed
+	case c < 82:
+		return fail
+	case c < 85:
+		return panics
+	case c < 94:
+		return slow
+	case c < 97:
+		return hang
+	}
+	return ignore
+}

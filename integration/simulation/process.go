@@ -1,0 +1,349 @@
+package simulation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+	"gorm.io/gorm"
+	"gorm.io/gorm/logger"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/integration/simulation/broker"
+	"github.com/gorm-inbox/inbox/integration/simulation/database"
+	simulated "github.com/gorm-inbox/inbox/integration/simulation/store"
+	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/routine"
+	"github.com/gorm-inbox/inbox/kafkaconsumer"
+)
+
+// place is where a process runs. One process after the other runs there.
+type place struct {
+	w       *world
+	name    string
+	version int
+
+	commands chan func() // run one after the other
+	now      atomic.Pointer[process]
+	lives    int
+
+	databaseFaults, brokerFaults faults
+}
+
+// process is one process, from its start to its end.
+type process struct {
+	*place
+	name    string
+	inbox   *inbox.Inbox
+	close   func() error
+	network *broker.Client
+	dead    atomic.Bool
+	died    chan struct{}
+}
+
+func (w *world) newPlace(name string) *place {
+	p := &place{w: w, name: name, commands: make(chan func(), 1000)}
+	p.databaseFaults, p.brokerFaults = faults{what: "database", place: name}, faults{what: "broker", place: name}
+	w.working.Go(func() {
+		for command := range p.commands {
+			command()
+		}
+	})
+	return p
+}
+
+// start starts a process and tries again until it runs, or must run no more.
+func (p *place) start() {
+	for p.now.Load() == nil {
+		p.lives++
+		s := &process{place: p, name: fmt.Sprintf("%s.%d", p.name, p.lives), died: make(chan struct{})}
+		s.network = p.w.broker.Client(func(ctx context.Context, request string, do func() error) error {
+			return s.carry(ctx, &p.brokerFaults, request, broker.ErrSilent, do)
+		})
+		err := s.open()
+		if err == nil {
+			p.now.Store(s) // visible before it starts, so that it can be killed meanwhile
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			err = s.inbox.Start(ctx)
+			cancel()
+		}
+		if err == nil && !s.dead.Load() {
+			p.w.note("%s runs, version %d", s.name, p.version)
+			return
+		}
+		p.w.note("%s does not start: %v", s.name, err)
+		s.kill("its start has failed")
+		<-time.After(3 * time.Second)
+	}
+}
+
+// stop stops the process gracefully.
+func (p *place) stop() {
+	s := p.now.Load()
+	if s == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 40*time.Second)
+	defer cancel()
+	err := s.inbox.Stop(ctx)
+	p.w.note("%s has stopped: %v", s.name, err)
+	if !p.now.CompareAndSwap(s, nil) {
+		return // it was killed
+	}
+	if err != nil { // a supervisor kills it then
+		s.kill("it has not stopped in time")
+		return
+	}
+	s.dead.Store(true) // also for handlers that still run
+	close(s.died)
+	s.end()
+}
+
+// kill ends the process at once. Its goroutines end, but can reach nothing any more.
+func (p *place) kill() {
+	if s := p.now.Swap(nil); s != nil {
+		s.kill("it is killed")
+	}
+}
+
+func (s *process) kill(why string) {
+	s.now.CompareAndSwap(s, nil)
+	if s.dead.Swap(true) {
+		return
+	}
+	close(s.died)
+	s.w.note("%s ends: %s", s.name, why)
+	s.network.Kill()
+	s.w.working.Go(func() {
+		if s.inbox != nil {
+			ctx, cancel := context.WithCancel(context.Background())
+			cancel()
+			_ = s.inbox.Stop(ctx) // ends its goroutines; what it sends goes nowhere
+		}
+		s.end()
+	})
+}
+
+// end closes the pool, once handlers that ignore their contexts have returned.
+func (s *process) end() {
+	s.w.working.Go(func() {
+		<-time.After(longest + time.Minute)
+		if s.close != nil {
+			if err := s.close(); err != nil && !s.dead.Load() {
+				s.w.note("%s closes its pool: %v", s.name, err)
+			}
+		}
+	})
+}
+
+// open makes the inbox of one version of the program.
+func (s *process) open() error {
+	db, err := gorm.Open(simulated.Open(s.w.database, func(ctx context.Context, text string, do func() error) error {
+		return s.carry(ctx, &s.databaseFaults, text, database.ErrSilent, do)
+	}), &gorm.Config{Logger: logger.Discard})
+	if err != nil {
+		return err
+	}
+	pool, err := db.DB()
+	if err != nil {
+		return err
+	}
+	pool.SetMaxOpenConns(20)
+	s.close = pool.Close
+	named := func(key string) (string, []handler.Option) {
+		if s.version%2 == 0 {
+			return key, nil
+		}
+		return key + "-2", []handler.Option{handler.LegacyKeys(key)}
+	}
+	tx := func(key string, more ...handler.Option) *inbox.HandlerSpec {
+		now, options := named(key)
+		return inbox.Tx(now, func(ctx context.Context, tx *gorm.DB, m handler.Message[[]byte]) error {
+			return s.handle(ctx, key, m, tx)
+		}, append(options, more...)...)
+	}
+	plain := func(key string) *inbox.HandlerSpec {
+		now, options := named(key)
+		return inbox.Func(now, func(ctx context.Context, m handler.Message[[]byte]) error {
+			return s.handle(ctx, key, m, nil)
+		}, options...)
+	}
+	consumed := func(topic string) inbox.ChannelOption {
+		return inbox.Kafka(kafkaconsumer.Config{Brokers: s.w.broker.Addresses(), Topics: []string{topic},
+			GroupID: groupOf(topic), Dial: s.network.Dial,
+			Decoder: envelope.DecoderConfig{Type: "t"}})
+	}
+	s.inbox, err = inbox.New("simulated", db,
+		inbox.Configure(func(o *inbox.Options) {
+			o.Logger = s.w.logger(s)
+			o.Migrate = true
+			o.Clock = clock.Offset(s.w.skew(s.name))
+			o.Processor.MaxRetries = 3
+			o.Processor.MaxRetryDelay = time.Minute
+			o.Processor.HandlerTimeout = 30 * time.Second
+			o.Cleanup.Retention = retention
+			o.Cleanup.CleanupInterval = time.Minute
+			o.Cleanup.SweepMarkers = true
+		}),
+		inbox.Channel(orders, consumed(orders), inbox.On("t", tx("book"), plain("mail"), tx("ship", handler.Ordered()))),
+		inbox.Channel(payments, consumed(payments), inbox.Inline(), inbox.On("t", tx("charge"))),
+		inbox.Channel(hints, consumed(hints), inbox.Direct(), inbox.On("t", plain("hint"))),
+	)
+	return err
+}
+
+func groupOf(topic string) string { return "group of " + topic }
+
+// longest is how long a handler may ignore its context.
+const longest = 3 * time.Minute
+
+// handle is the body of all handlers. Those with a transaction write their effect in it.
+func (s *process) handle(ctx context.Context, key string, m handler.Message[[]byte], tx *gorm.DB) error {
+	w := s.w
+	run := w.ledger.begin(key, m.ID, s.name)
+	does := succeed
+	if !w.calm.Load() {
+		does = w.plan.outcome(key, m.ID, run.number)
+	}
+	w.note("%s: %s %s, attempt %d: %s", s.name, key, m.ID, m.Attempt, does)
+	if tx != nil {
+		err := tx.Exec(`INSERT INTO effects (run, handler, message, lane) VALUES (?, ?, ?, ?)`, run.id, key, m.ID,
+			string(m.OrderingKey)).Error
+		if err != nil {
+			return run.end(err)
+		}
+	}
+	switch does {
+	case fail:
+		return run.end(errors.New("no success"))
+	case panics:
+		_ = run.end(errors.New("panic"))
+		panic("it panics")
+	case slow:
+		routine.Sleep(ctx, time.Duration(1+w.plan.chance(20, "slow", run.id))*time.Second)
+	case hang:
+		<-ctx.Done()
+	case ignore:
+		<-time.After(time.Duration(1+w.plan.chance(int(longest/time.Second), "ignore", run.id)) * time.Second)
+	}
+	if err := ctx.Err(); err != nil {
+		return run.end(err)
+	}
+	if s.dead.Load() {
+		return run.end(errors.New("its process is dead"))
+	}
+	return run.end(nil)
+}
+
+// faults are what befalls the calls of a place while they last.
+type faults struct {
+	what  string // they are calls of
+	place string
+
+	mu      sync.Mutex
+	until   time.Time // of trouble
+	rate    int
+	silent  bool
+	stalled time.Time // until when nothing goes on
+	calls   int
+}
+
+func (f *faults) begin(rate int, silent bool, lasts time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.rate, f.silent, f.until = rate, silent, time.Now().Add(lasts)
+}
+
+func (f *faults) stall(lasts time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.stalled = time.Now().Add(lasts)
+}
+
+// fault is what befalls a call.
+type fault struct {
+	call   int // its number among those in trouble
+	lot    int // below 100; negative if nothing happens
+	silent bool
+	wait   time.Duration // until the process is no longer stalled
+}
+
+func (f *faults) next(w *world) fault {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	its := fault{lot: -1, silent: f.silent, wait: time.Until(f.stalled)}
+	if !time.Now().Before(f.until) {
+		return its
+	}
+	f.calls++
+	its.call = f.calls
+	if w.plan.chance(100, f.what, f.place, f.calls) < f.rate {
+		its.lot = w.plan.chance(100, "lot", f.what, f.place, f.calls)
+	}
+	return its
+}
+
+// carry carries a call of the process to the database or a broker.
+func (s *process) carry(ctx context.Context, f *faults, what string, silence error, do func() error) error {
+	its := f.next(s.w)
+	s.pause(ctx, its.wait+time.Duration(s.w.plan.chance(2000, what, f.place))*time.Microsecond)
+	answered := func() error {
+		if s.dead.Load() {
+			return io.ErrUnexpectedEOF
+		}
+		err := do()
+		if s.dead.Load() {
+			return errors.Join(err, io.ErrUnexpectedEOF)
+		}
+		return err
+	}
+	upTo := func(d time.Duration, about string) time.Duration {
+		return time.Duration(1 + s.w.plan.chance(int(d), about, f.what, f.place, its.call))
+	}
+	switch lot := its.lot; {
+	case lot < 0:
+		return answered()
+	case lot < 50:
+		s.w.count(f.what, "delayed")
+		s.pause(ctx, upTo(15*time.Second, "before"))
+		err := answered()
+		s.pause(ctx, upTo(3*time.Second, "after"))
+		return err
+	case its.silent && lot < 75:
+		s.w.count(f.what, "lost silently")
+		s.pause(ctx, 2*time.Minute)
+		return silence
+	case its.silent:
+		s.w.count(f.what, "answer lost silently")
+		_ = answered()
+		s.pause(ctx, 2*time.Minute)
+		return silence
+	case lot < 75:
+		s.w.count(f.what, "failed")
+		return io.ErrUnexpectedEOF
+	default:
+		s.w.count(f.what, "answer lost")
+		return errors.Join(answered(), io.ErrUnexpectedEOF)
+	}
+}
+
+// pause waits, but no longer than the call or the process lasts.
+func (s *process) pause(ctx context.Context, d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	case <-s.died:
+	}
+}
+
+func (w *world) logger(s *process) *zap.Logger { return zap.NewNop() }

@@ -1,0 +1,323 @@
+// Package simulation runs processes of a real inbox in virtual time, on a database and a Kafka cluster in memory, and
+// looks for broken promises. What happens follows from a seed: see Plan. What is inside and what is not is in
+// docs/simulation.md.
+package simulation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+	"gorm.io/gorm"
+	"gorm.io/gorm/logger"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/integration/simulation/broker"
+	"github.com/gorm-inbox/inbox/integration/simulation/database"
+	simulated "github.com/gorm-inbox/inbox/integration/simulation/store"
+	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/ops"
+	"github.com/segmentio/kafka-go"
+)
+
+// retention is the inboxes'. A message that is completed for longer can be deleted.
+const retention = 5 * time.Minute
+
+// settling is how long after the last trouble everything must have ended.
+const settling = 45 * time.Minute
+
+// world is a run.
+type world struct {
+	plan     Plan
+	began    time.Time
+	database *database.Database
+	broker   *broker.Broker
+	db       *gorm.DB // the judge's and the operators', without faults
+	ops      *ops.Ops
+	cleaner  *inbox.Inbox
+	places   []*place
+	ledger   ledger
+	calm     atomic.Bool    // handlers succeed
+	working  sync.WaitGroup // all goroutines of the run
+
+	mu       sync.Mutex
+	timeline []string
+	broken   []string
+	counts   map[string]int
+}
+
+// Report is what a run has found.
+type Report struct {
+	Plan     Plan
+	Broken   []string // promises
+	Timeline []string
+	Lasted   time.Duration // virtual
+	Counts   map[string]int
+}
+
+// Run runs a plan. Call it in a bubble of testing/synctest.
+func Run(plan Plan) Report {
+	w := &world{plan: plan, began: time.Now(), counts: map[string]int{}}
+	w.ledger = ledger{runs: map[[2]string][]*run{}, logs: map[broker.Partition][]Message{}, durable: map[broker.Partition]int64{}}
+	if err := w.run(); err != nil {
+		w.breaks("the run ends: %v", err)
+	}
+	return Report{plan, w.broken, w.timeline, time.Since(w.began), w.counts}
+}
+
+func (w *world) run() (err error) {
+	if w.database, err = simulated.NewDatabase(); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.database.Close()) }()
+	if w.broker, err = broker.New(2); err != nil {
+		return err
+	}
+	defer w.broker.Close()
+	if w.db, err = gorm.Open(simulated.Open(w.database, nil), &gorm.Config{Logger: logger.Discard}); err != nil {
+		return err
+	}
+	pool, err := w.db.DB()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, pool.Close()) }()
+	err = w.db.Exec(`CREATE TABLE effects (run int NOT NULL PRIMARY KEY, handler text NOT NULL, message text NOT NULL,
+		lane text NOT NULL)`).Error
+	if err != nil {
+		return err
+	}
+	for _, topic := range []string{orders, payments, hints} {
+		if err := w.broker.CreateTopic(topic, partitions); err != nil {
+			return err
+		}
+	}
+	w.broker.OnCommit = w.judgeCommit
+	if w.ops, err = ops.New(w.db); err != nil {
+		return err
+	}
+	// Another program cleans, on a machine whose clock is weeks ahead.
+	w.cleaner, err = inbox.New("simulated", w.db, inbox.Configure(func(o *inbox.Options) {
+		o.Logger, o.Migrate, o.Clock = zap.NewNop(), true, clock.Offset(31*24*time.Hour)
+		o.Cleanup.Retention = retention
+	}), inbox.Channel("other", inbox.On("t", inbox.Func("other", func(context.Context, handler.Message[[]byte]) error {
+		return nil
+	}))))
+	if err == nil {
+		err = w.cleaner.Migrate(context.Background()) // it is not started
+	}
+	if err != nil {
+		return err
+	}
+
+	for i := range w.plan.Processes {
+		w.places = append(w.places, w.newPlace(string(rune('a'+i))))
+	}
+	for _, p := range w.places {
+		p.commands <- p.start
+	}
+	w.happen()
+	w.mend()
+	w.judge()
+	for _, p := range w.places {
+		p.commands <- p.stop
+		close(p.commands)
+	}
+	w.working.Wait()
+	return nil
+}
+
+// happen carries out the plan.
+func (w *world) happen() {
+	messages, events := w.plan.Messages, w.plan.Events
+	for len(messages) > 0 || len(events) > 0 {
+		if len(events) == 0 || len(messages) > 0 && messages[0].At <= events[0].At {
+			w.await(messages[0].At)
+			w.produce(messages[0])
+			messages = messages[1:]
+			continue
+		}
+		w.await(events[0].At)
+		w.event(events[0])
+		events = events[1:]
+	}
+	w.await(span)
+}
+
+func (w *world) await(at time.Duration) { <-time.After(at - time.Since(w.began)) }
+
+func (w *world) produce(m Message) {
+	record := broker.Record{Value: []byte(m.ID), Headers: []kafka.Header{{Key: "MessageId", Value: []byte(m.ID)}}}
+	if m.Lane != "" {
+		record.Key = []byte(m.Lane)
+	}
+	offset, err := w.broker.Produce(context.Background(), broker.Partition{Topic: m.Topic, ID: m.Partition}, record)
+	w.note("%s is produced to %s/%d at %d: %v", m.ID, m.Topic, m.Partition, offset, err)
+	if err == nil {
+		w.ledger.produced(m, offset)
+	}
+}
+
+func (w *world) event(e Event) {
+	p := w.places[e.Process%len(w.places)]
+	w.note("event: %s, process %s, for %s, rate %d", e.Kind, p.name, e.For, e.Rate)
+	w.count("events", string(e.Kind))
+	switch e.Kind {
+	case Stop:
+		p.commands <- p.stop
+		p.commands <- p.start
+	case Kill:
+		p.kill()
+		p.commands <- p.start
+	case Deploy:
+		p.commands <- p.stop
+		p.commands <- func() { p.version++ }
+		p.commands <- p.start
+	case Stall:
+		p.databaseFaults.stall(e.For)
+		p.brokerFaults.stall(e.For)
+	case Trouble:
+		p.databaseFaults.begin(e.Rate, false, e.For)
+	case Silence:
+		p.databaseFaults.begin(e.Rate, true, e.For)
+	case Unrest:
+		p.brokerFaults.begin(e.Rate, e.Rate%4 == 0, e.For)
+	case Evict:
+		for _, topic := range []string{orders, payments, hints} {
+			if members := w.broker.Members(groupOf(topic)); len(members) > 0 {
+				_ = w.broker.Evict(context.Background(), groupOf(topic), members[e.Rate%len(members)])
+			}
+		}
+	case Lead:
+		for id := range partitions {
+			_ = w.broker.MoveLeader(broker.Partition{Topic: orders, ID: id})
+		}
+		w.broker.MoveCoordinators()
+	case Jump:
+		w.database.SetAhead(e.For)
+	case Pause:
+		w.operate("pause", func(ctx context.Context) error { return w.ops.Pause(ctx, operator, "book") })
+		w.working.Go(func() {
+			<-time.After(e.For)
+			w.operate("resume", func(ctx context.Context) error { return w.ops.Resume(ctx, operator, "book") })
+		})
+	case Retry:
+		w.operate("retry", w.retry)
+	case Reject:
+		w.operate("accept again", w.acceptAgain)
+	case Clean:
+		w.operate("clean", func(ctx context.Context) error { _, err := w.cleaner.Cleanup(ctx); return err })
+	case Accept:
+		if s := p.now.Load(); s != nil {
+			w.working.Go(func() { s.accept(fmt.Sprintf("own%d", e.At/time.Millisecond)) })
+		}
+	}
+}
+
+// operator is who acts.
+const operator = ops.Actor("ada")
+
+// operate carries out an operator's action in the background.
+func (w *world) operate(what string, action func(context.Context) error) {
+	w.working.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+		defer cancel()
+		w.note("operator: %s: %v", what, action(ctx))
+	})
+}
+
+func (w *world) retry(ctx context.Context) error {
+	var keys []string
+	for _, key := range []string{"book", "mail", "ship", "charge", "hint"} {
+		keys = append(keys, key, key+"-2")
+	}
+	_, err := w.ops.RetryMatching(ctx, operator, ops.Filter{HandlerKeys: keys}, ops.Bulk{})
+	return err
+}
+
+func (w *world) acceptAgain(ctx context.Context) (err error) {
+	for _, channel := range []string{orders, payments, hints} {
+		_, one := w.ops.RequestReAcceptMatching(ctx, operator, ops.RejectedFilter{Channel: channel}, ops.Bulk{})
+		err = errors.Join(err, one)
+	}
+	return err
+}
+
+// accept has the application of a process accept a message.
+func (s *process) accept(id string) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	_, err := s.inbox.Accept(ctx, handler.RawMessage{Channel: orders, Type: "t", ID: id})
+	s.w.note("%s accepts %s: %v", s.name, id, err)
+	if err == nil && !s.dead.Load() {
+		s.w.ledger.acknowledged(id)
+	}
+}
+
+// mend ends all trouble, has operators repair what is left, and waits until everything has ended.
+func (w *world) mend() {
+	w.note("all trouble ends")
+	w.judgeStates()
+	w.calm.Store(true)
+	for _, p := range w.places {
+		p.databaseFaults.begin(0, false, 0)
+		p.brokerFaults.begin(0, false, 0)
+		p.commands <- p.start
+	}
+	for time.Since(w.began) < span+settling {
+		<-time.After(time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		for _, action := range []func(context.Context) error{w.retry, w.acceptAgain} {
+			if err := action(ctx); err != nil {
+				w.note("operator: %v", err)
+			}
+		}
+		cancel()
+		if left := w.left(); len(left) == 0 && time.Since(w.began) > span+10*time.Minute {
+			return
+		}
+	}
+	for _, left := range w.left() {
+		w.breaks("%s after %s without trouble", left, settling)
+	}
+}
+
+// note adds to the timeline.
+func (w *world) note(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.timeline = append(w.timeline, fmt.Sprintf("%10.3fs  ", time.Since(w.began).Seconds())+
+		strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", " | "))
+}
+
+// breaks notes a broken promise.
+func (w *world) breaks(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	w.note("BROKEN: %s", text)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !slices.Contains(w.broken, text) {
+		w.broken = append(w.broken, text)
+	}
+}
+
+func (w *world) count(what, kind string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.counts[what+": "+kind]++
+}
+
+// skew is by how much the clock of a process is wrong.
+func (w *world) skew(name string) time.Duration {
+	if w.plan.chance(3, "skewed", name) > 0 {
+		return 0
+	}
+	return time.Duration(w.plan.chance(int(2*time.Hour), "skew", name)) - time.Hour
+}
