@@ -70,7 +70,7 @@ var kinds = []struct {
 }
 
 // span is for how long things go wrong.
-const span = 20 * time.Minute
+const span = 8 * time.Minute
 
 const partitions = 3
 

@@ -189,7 +189,7 @@ func (s *process) open() error {
 			o.Processor.MaxRetryDelay = time.Minute
 			o.Processor.HandlerTimeout = 30 * time.Second
 			o.Cleanup.Retention = retention
-			o.Cleanup.CleanupInterval = time.Minute
+			o.Cleanup.CleanupInterval = 30 * time.Second
 			o.Cleanup.SweepMarkers = true
 		}),
 		inbox.Channel(orders, consumed(orders), inbox.On("t", tx("book"), plain("mail"), tx("ship", handler.Ordered()))),

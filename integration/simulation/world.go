@@ -28,7 +28,7 @@ import (
 )
 
 // retention is the inboxes'. A message that is completed for longer can be deleted.
-const retention = 5 * time.Minute
+const retention = 3 * time.Minute
 
 // settling is how long after the last trouble everything must have ended.
 const settling = 45 * time.Minute
@@ -280,7 +280,7 @@ func (w *world) mend() {
 			}
 		}
 		cancel()
-		if left := w.left(); len(left) == 0 && time.Since(w.began) > span+10*time.Minute {
+		if left := w.left(); len(left) == 0 && time.Since(w.began) > span+3*time.Minute {
 			return
 		}
 	}
