@@ -17,8 +17,8 @@ import (
 // all are the databases that an inbox can live in.
 var all = []*dialect.Dialect{pgdialect.Dialect, sqlitedialect.Dialect}
 
-// Register adds a database. Call it in an init function: it is not safe for concurrent use. It panics if there is one of
-// that name.
+// Register adds a database. It panics if there is one of that name. Call it in an init function: it is not safe for
+// concurrent use.
 func Register(d *dialect.Dialect) {
 	if slices.Contains(Names(), d.Name) {
 		panic(fmt.Sprintf("dialects: %q is registered twice", d.Name))

@@ -11,6 +11,7 @@ import (
 	"gorm.io/gorm/logger"
 
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/sqlite/sqlitedialect"
 	"github.com/gorm-inbox/inbox/internal/stores"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/models"
@@ -28,6 +29,10 @@ func TestNewRefusesInvalidSettings(t *testing.T) {
 	_, err = stores.New(tx, models.Naming{}, store.Options{})
 	require.ErrorContains(t, err, "transaction")
 	require.NoError(t, tx.Rollback().Error)
+}
+
+func TestDialectCannotBeRegisteredTwice(t *testing.T) {
+	require.PanicsWithValue(t, `dialects: "sqlite" is registered twice`, func() { stores.Register(sqlitedialect.Dialect, nil) })
 }
 
 // TestStoreIgnoresInheritedClausesAndLogsNothing proves contract 3.4, 3.7 with other

@@ -55,7 +55,8 @@ func (d *Database) changesOf(touched map[lock]bool) (changes, error) {
 		d.want(at, NoKeyUpdate)
 		for _, k := range t.keys {
 			values, err := d.texts(fmt.Sprintf("SELECT quote(%s)%s AND %s IS NOT NULL AND (%s)",
-				strings.Join(k.columns, ") || ',' || quote("), where, strings.Join(k.columns, " IS NOT NULL AND "), k.only), at.key)
+				strings.Join(k.columns, ") || ',' || quote("), where, strings.Join(k.columns, " IS NOT NULL AND "), k.only),
+				at.key)
 			if err != nil {
 				return nil, err
 			}
@@ -77,8 +78,8 @@ func (d *Database) changesOf(touched map[lock]bool) (changes, error) {
 	return written, nil
 }
 
-// renumbered returns the rows that were touched. Where an inserted one has an ID that was given out before, perhaps to a
-// transaction that is open, all that were inserted get new IDs.
+// renumbered returns the rows that were touched. If an inserted one has an ID that was given out before, perhaps to a
+// transaction that is open, all inserted ones of its table get new IDs.
 func (d *Database) renumbered(touched map[lock]bool) (rows []lock, err error) {
 	inserted := map[string][]int64{}
 	for at, isNew := range touched {

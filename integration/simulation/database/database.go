@@ -75,7 +75,7 @@ type Database struct {
 	blocker   *transaction   // that the current statement has met
 }
 
-// Options are what a database does otherwise for some statements.
+// Options adjust a database.
 type Options struct {
 	// Sequences are the statements that take values from a sequence. They are committed at once, whatever becomes of
 	// their transaction.
@@ -171,7 +171,7 @@ func orDirect(link Link) Link {
 // Close frees the memory.
 func (d *Database) Close() error { return errors.Join(d.forget(), d.engine.Close()) }
 
-// Terminate ends the sessions that hold a lock on one of these rows of a table, and returns how many. If idle is set, it
+// Terminate ends the sessions that hold a lock on one of these rows of a table, and returns how many. With idle set, it
 // spares those that wait for a lock themselves.
 func (d *Database) Terminate(ctx context.Context, idle bool, table string, rows ...string) (ended int, err error) {
 	if err := d.turn.Acquire(ctx); err != nil {

@@ -341,7 +341,7 @@ func TestNotificationsFollowTheCommit(t *testing.T) {
 		exec(t, tx, "SELECT notify('c', 'two')")
 		exec(t, db, "SELECT notify('other', 'none')")
 		go func() {
-			time.Sleep(150 * time.Minute)
+			<-time.After(150 * time.Minute)
 			require.NoError(t, tx.Commit())
 		}()
 		for _, expected := range []string{"one", "two"} {
@@ -356,7 +356,7 @@ func TestNotificationsFollowTheCommit(t *testing.T) {
 func TestClockIsTheBubblesWithADifference(t *testing.T) {
 	bubble(t, func(t *testing.T, d *database.Database, _ *sql.DB) {
 		d.SetAhead(-time.Hour)
-		time.Sleep(2 * time.Hour)
+		<-time.After(2 * time.Hour)
 		require.Equal(t, time.Now().Add(-time.Hour), d.Now())
 	})
 }

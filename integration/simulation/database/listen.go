@@ -43,8 +43,7 @@ type Listener struct {
 	texts    []string // not received yet; guarded by the database's turn
 }
 
-// Listen opens a connection that listens on a channel. Its calls are "LISTEN", "NOTIFICATION" for each that it receives,
-// and "PING".
+// Listen opens a connection that listens on a channel. Its calls are "LISTEN", "NOTIFICATION" for each one, and "PING".
 func (d *Database) Listen(ctx context.Context, link Link, channel string) (*Listener, error) {
 	l := &Listener{database: d, link: orDirect(link), channel: channel, signal: routine.NewSignal()}
 	if err := l.call(ctx, "LISTEN", func() error { d.listeners[l] = struct{}{}; return nil }); err != nil {

@@ -18,9 +18,8 @@ import (
 // before or after do, which does it, and may leave it out. If it returns another error than do's, the client has lost
 // its connection; the server notices unless the error is ErrSilent.
 //
-// It must not wait for longer than ctx. The context of a statement ends with that of its transaction, too, and that of a
-// ROLLBACK has ended: in both cases database/sql may have another goroutine wait for the call by a mutex, which is no
-// durable block.
+// It must not wait for longer than ctx. A statement's context ends with that of its transaction, too, and a ROLLBACK's
+// has ended: another goroutine may wait for these calls by a mutex of database/sql, which is no durable block.
 type Link func(ctx context.Context, text string, do func() error) error
 
 // ErrSilent is a Link's error for a connection that was lost without the server's notice: the session stays, with its

@@ -62,7 +62,7 @@ func begin(t *testing.T, d *database.Database, link database.Link, calls *atomic
 		}),
 		inbox.Channel("c", inbox.On("t",
 			inbox.Func("plain", func(ctx context.Context, _ handler.Message[[]byte]) error {
-				time.Sleep(time.Second)
+				routine.Sleep(ctx, time.Second)
 				return ctx.Err()
 			}),
 			inbox.Tx("booked", write("booked")),
@@ -134,7 +134,7 @@ func testEngine(t *testing.T, link database.Link, toggle func()) {
 		}, time.Hour, time.Second)
 	}
 	began := time.Now()
-	time.Sleep(failing)
+	routine.Sleep(t.Context(), failing)
 	require.Eventually(t, func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
@@ -144,7 +144,7 @@ func testEngine(t *testing.T, link database.Link, toggle func()) {
 	}, 10*failing, time.Minute)
 	t.Logf("%d calls in %s", calls.Load(), time.Since(began))
 	toggle()
-	time.Sleep(2 * time.Minute) // a session that was lost silently has ended
+	routine.Sleep(t.Context(), 2*time.Minute) // a session that was lost silently has ended
 	var handled int64
 	require.NoError(t, two.DB().Table("handled").Count(&handled).Error)
 	require.EqualValues(t, 2*messages, handled, "each once by each handler with a transaction")

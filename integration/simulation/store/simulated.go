@@ -1,9 +1,14 @@
 // Package simulated is a dialect for simulations inside a testing/synctest bubble: the store of an inbox on package
 // database. Its SQL is SQLite's, and its transactions, locks, clock and notifications are like PostgreSQL's.
 //
-// It is nothing to run on. Nothing outlives the process, each statement costs what its transaction has written before,
-// and the locks are those that the statements name: plans, sessions and a synchronous standby have no counterpart. The
-// actions of operators take no lock before they write.
+// It is nothing to run on: nothing outlives the process, and each statement may cost what its transaction has written
+// before. It is also no proof of PostgreSQL's own statements, plans or settings. What differs on purpose:
+//
+//   - A claim, and what skips locked rows, are several statements in a transaction.
+//   - A statement takes its locks together, not one by one, so that accepts never deadlock.
+//   - Times of creation and completion are read before the statement is sent; heartbeats and leases when it runs.
+//   - The actions of operators take no lock before they write.
+//   - There is no synchronous standby, and no isolation but READ COMMITTED.
 package simulated
 
 import (
@@ -45,9 +50,7 @@ var Dialect = &dialect.Dialect{
 }
 
 func init() {
-	stores.Register(Dialect, func(db *gorm.DB, naming models.Naming, options store.Options) (store.Store, error) {
-		return newStore(db, naming, options)
-	})
+	stores.Register(Dialect, newStore)
 }
 
 func classify(err error) (dialect.Class, bool) {
@@ -74,7 +77,7 @@ type Dialector struct {
 	link     database.Link
 }
 
-// Open returns the dialector of a process whose calls pass link; nil passes everything. Open the pool inside the bubble.
+// Open returns the dialector of a process whose calls pass link; nil passes everything. Call it inside the bubble.
 func Open(d *database.Database, link database.Link) Dialector {
 	return Dialector{driver.Dialector{Conn: pool{d.Open(link)}}, d, link}
 }
@@ -116,7 +119,7 @@ type Store struct {
 	testClock bool
 }
 
-func newStore(db *gorm.DB, naming models.Naming, options store.Options) (*Store, error) {
+func newStore(db *gorm.DB, naming models.Naming, options store.Options) (store.Store, error) {
 	opened, ok := db.Dialector.(Dialector)
 	if !ok {
 		return nil, errors.New("store: the database was not opened by Open")

@@ -269,7 +269,8 @@ func (s *Store) Cleanup(ctx context.Context, req store.CleanupRequest) (store.Cl
 		cutoffs[i] = [2]string{own.HandlerKey, store.SQLiteTime(own.Cutoff)}
 	}
 	err = s.Transaction(ctx, func(pool gorm.ConnPool) error {
-		numbers, err := store.Query(ctx, pool, s.Text(lockMessagesSQL), store.Value[int64], base.JSONList(found.MessageNumbers))
+		numbers, err := store.Query(ctx, pool, s.Text(lockMessagesSQL), store.Value[int64],
+			base.JSONList(found.MessageNumbers))
 		result.Passed = int64(len(found.MessageNumbers) - len(numbers))
 		if err != nil || len(numbers) == 0 {
 			return err
@@ -290,7 +291,9 @@ func (s *Store) Cleanup(ctx context.Context, req store.CleanupRequest) (store.Cl
 }
 
 // DeleteExpired works like Cleanup.
-func (s *Store) DeleteExpired(ctx context.Context, expired []store.ExpiredMessage) (result store.CleanupResult, err error) {
+func (s *Store) DeleteExpired(ctx context.Context, expired []store.ExpiredMessage) (
+	result store.CleanupResult, err error,
+) {
 	numbers := make([]int64, len(expired))
 	for i, e := range expired {
 		numbers[i] = int64(e.Message.Number)

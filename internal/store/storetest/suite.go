@@ -94,7 +94,9 @@ type group struct {
 	tests []test
 }
 
-func run(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store), serverOf func(*gorm.DB) Server, groups []group) {
+func run(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store), serverOf func(*gorm.DB) Server,
+	groups []group,
+) {
 	for _, group := range groups {
 		t.Run(group.name, func(t *testing.T) {
 			for _, test := range group.tests {
