@@ -24,7 +24,7 @@ import (
 )
 
 // failing is how long handlers fail.
-const failing = 2 * time.Hour
+const failing = time.Hour
 
 // process is one process of a service.
 type process struct {
@@ -118,7 +118,7 @@ func TestEngineInABubbleLosesCalls(t *testing.T) {
 
 // testEngine has two processes handle messages whose handlers fail at first. It calls toggle before and after.
 func testEngine(t *testing.T, link database.Link, toggle func()) {
-	const messages = 15
+	const messages = 9
 	d, err := simulated.NewDatabase()
 	require.NoError(t, err)
 	var calls atomic.Int64
