@@ -55,7 +55,7 @@ CHOSEN = for p in $(LONGEST); do if [ -d $$p ]; then echo ./$$p; fi; done; go li
 else
 CHOSEN = echo $(PACKAGES)
 endif
-TESTED := go test -json -race -gcflags='modernc.org/...=-d=checkptr=0' -gcflags='modernc.org/sqlite/lib=-race=false' -p 2 -parallel 4 -timeout 15m $(TEST_FLAGS)
+TESTED := go test -json -race -gcflags='modernc.org/...=-d=checkptr=0' -gcflags='modernc.org/sqlite/lib=-race=false' -gcflags='modernc.org/libc=-race=false' -gcflags='modernc.org/memory=-race=false' -p 2 -parallel 4 -timeout 15m $(TEST_FLAGS)
 
 .PHONY: test-here
 test-here: $(BIN)/testreport

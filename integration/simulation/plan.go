@@ -65,8 +65,8 @@ var kinds = []struct {
 	kind  Kind
 	share int
 }{
-	{Stop, 4}, {Kill, 6}, {Deploy, 4}, {Stall, 3}, {Trouble, 8}, {Silence, 3}, {Unrest, 5}, {Evict, 2}, {Lead, 2}, {Jump, 1},
-	{Pause, 2}, {Retry, 3}, {Reject, 3}, {Clean, 5}, {Accept, 4},
+	{Stop, 4}, {Kill, 6}, {Deploy, 4}, {Stall, 3}, {Trouble, 8}, {Silence, 3}, {Unrest, 5}, {Evict, 2}, {Lead, 2},
+	{Jump, 1}, {Pause, 2}, {Retry, 3}, {Reject, 3}, {Clean, 5}, {Accept, 4},
 }
 
 // span is for how long things go wrong.

@@ -65,7 +65,8 @@ type Report struct {
 // Run runs a plan. Call it in a bubble of testing/synctest.
 func Run(plan Plan) Report {
 	w := &world{plan: plan, began: time.Now(), counts: map[string]int{}}
-	w.ledger = ledger{runs: map[[2]string][]*run{}, logs: map[broker.Partition][]Message{}, durable: map[broker.Partition]int64{}}
+	w.ledger = ledger{runs: map[[2]string][]*run{}, logs: map[broker.Partition][]Message{},
+		durable: map[broker.Partition]int64{}}
 	if err := w.run(); err != nil {
 		w.breaks("the run ends: %v", err)
 	}
