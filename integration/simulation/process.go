@@ -76,6 +76,9 @@ func (p *place) start() {
 		}
 		if err == nil && !s.dead.Load() {
 			p.w.note("%s runs, version %d", s.name, p.version)
+			if p.version%2 == 1 {
+				p.w.renamed.Store(true)
+			}
 			return
 		}
 		p.w.note("%s does not start: %v", s.name, err)

@@ -6,7 +6,9 @@ package simulation
 
 import (
 	"os"
+	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,7 +30,9 @@ func TestSeeds(t *testing.T) {
 		began := time.Now()
 		var report Report
 		synctest.Test(t, func(*testing.T) { report = Run(NewPlan(seed)) })
-		if n == 1 || len(report.Broken) > 0 {
+		if dir := os.Getenv("OUT"); dir != "" && len(report.Broken) > 0 {
+			_ = os.WriteFile(filepath.Join(dir, strconv.FormatUint(seed, 10)), []byte(strings.Join(report.Timeline, "\n")), 0o600)
+		} else if n == 1 || len(report.Broken) > 0 {
 			for _, line := range report.Timeline {
 				t.Log(line)
 			}

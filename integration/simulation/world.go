@@ -45,6 +45,7 @@ type world struct {
 	places   []*place
 	ledger   ledger
 	calm     atomic.Bool    // handlers succeed
+	renamed  atomic.Bool    // a process of the newer version has run
 	working  sync.WaitGroup // all goroutines of the run
 
 	mu       sync.Mutex
@@ -271,6 +272,13 @@ func (w *world) mend() {
 		p.databaseFaults.begin(0, false, 0)
 		p.brokerFaults.begin(0, false, 0)
 		p.commands <- p.start
+		p.commands <- func() { // a deploy ends with the newer version everywhere
+			if p.version%2 == 0 && w.renamed.Load() {
+				p.stop()
+				p.version++
+				p.start()
+			}
+		}
 	}
 	for time.Since(w.began) < span+settling {
 		<-time.After(time.Minute)
