@@ -175,8 +175,12 @@ func (f *fetcher) fetchOnce(offset int64) (next int64, some bool, err error) {
 	}
 	f.unsure = f.unsure || len(response.Records) > 0
 	if f.unsure && time.Since(f.identified) >= identifyEvery {
+		before := f.id
 		if err := f.identify(offset); err != nil {
 			return next, false, err
+		}
+		if f.id != before {
+			return next, false, nil // the response is of the log before; the new one begins at this very offset
 		}
 		f.identified, f.unsure = time.Now(), false
 	}

@@ -440,3 +440,35 @@ func TestCommitOfEndedGenerationIsRefused(t *testing.T) {
 		r.stop(p)
 	})
 }
+
+// TestResponseOfDeletedLogIsDropped proves contract 7.5 where the topic is created again while its first records are on
+// their way. Both logs begin at the offset that was asked for.
+func TestResponseOfDeletedLogIsDropped(t *testing.T) {
+	bubble(t, 1, func(t *testing.T, r *rig) {
+		r.produce(2)
+		network := &switched{}
+		fetched, recreated := make(chan struct{}), make(chan struct{})
+		network.set(func(_ context.Context, request string, do func() error) error {
+			err := do()
+			if request == "Fetch" {
+				network.set(nil)
+				close(fetched)
+				<-recreated
+			}
+			return err
+		})
+		p := r.start(network.link)
+		<-fetched
+		require.NoError(t, r.b.RecreateTopic(topic))
+		pass(time.Millisecond) // its values are others
+		r.produce(3)
+		close(recreated)
+		r.within(time.Minute, "the new log is committed", r.committed)
+		records, err := r.b.Records(t.Context(), broker.Partition{Topic: topic})
+		require.NoError(t, err)
+		for _, one := range records {
+			require.NotZero(t, r.accepted[string(one.Value)], "record %d of the new log", one.Offset)
+		}
+		r.stop(p)
+	})
+}
