@@ -89,6 +89,10 @@ mutants: ## put all known defects in, one at a time, and see tests fail
 soak: ## MINUTES=5 SEED=n: load, crashes and outages, then the ledger
 	go run -C integration ./soak -minutes $(MINUTES) -seed $(SEED)
 
+.PHONY: simulate
+simulate: ## MINUTES=60 SEED=n: processes, faults and operators from seeds, in virtual time
+	MINUTES=$(MINUTES) SEED=$(if $(filter command line,$(origin SEED)),$(SEED)) KEEP=$(KEEP) scripts/simulate
+
 .PHONY: bench
 bench: ## the module beside its peers, and docs/benchmarks.md written again
 	go run -C bench . -docs

@@ -72,7 +72,7 @@ var kinds = []struct {
 // span is for how long things go wrong.
 const span = 8 * time.Minute
 
-const partitions = 3
+const partitions = 2
 
 // Topics, and with them channels, one of each mode.
 const (

@@ -181,6 +181,8 @@ func (s *process) open() error {
 	consumed := func(topic string) inbox.ChannelOption {
 		return inbox.Kafka(kafkaconsumer.Config{Brokers: s.w.broker.Addresses(), Topics: []string{topic},
 			GroupID: groupOf(topic), Dial: s.network.Dial,
+			// Idle consumers ask seldom, so that more can happen in the same time.
+			FetchMaxWait: 5 * time.Second, HeartbeatInterval: 8 * time.Second, SessionTimeout: 25 * time.Second,
 			Decoder: envelope.DecoderConfig{Type: "t"}})
 	}
 	s.inbox, err = inbox.New("simulated", db,

@@ -5,41 +5,98 @@
 package simulation
 
 import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
 	"os"
-	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"testing/cryptotest"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 )
 
-// TestSeeds runs the seed SEED, 1 by default, and the next ones, N in all.
+// inBubble runs a plan in a bubble. What packages draw from crypto/rand follows from the seed.
+func inBubble(t *testing.T, plan Plan) (report Report) {
+	synctest.Test(t, func(t *testing.T) {
+		cryptotest.SetGlobalRandom(t, plan.Seed)
+		report = Run(plan)
+	})
+	return report
+}
+
+// TestSeeds runs seeds for MINUTES, one after the other, from SEED or from one that it draws. With KEEP it runs that
+// part of SEED's plan, as often as fits. Without MINUTES it runs a single seed.
 func TestSeeds(t *testing.T) {
-	first, n := uint64(1), uint64(1)
-	for name, number := range map[string]*uint64{"SEED": &first, "N": &n} {
-		if text := os.Getenv(name); text != "" {
-			var err error
-			*number, err = strconv.ParseUint(text, 10, 64)
-			require.NoError(t, err, name)
+	seed := rand.Uint64N(1e12)
+	if text := os.Getenv("SEED"); text != "" {
+		var err error
+		seed, err = strconv.ParseUint(text, 10, 64)
+		require.NoError(t, err, "SEED")
+	}
+	minutes, err := strconv.ParseFloat("0"+os.Getenv("MINUTES"), 64)
+	require.NoError(t, err, "MINUTES")
+	began, last := time.Now(), time.Now().Add(time.Duration(minutes*float64(time.Minute)))
+	runs, virtual, counts := 0, time.Duration(0), map[string]int{}
+	t.Logf("from seed %d", seed)
+	for {
+		plan := NewPlan(seed)
+		if text := os.Getenv("KEEP"); text != "" {
+			kept, err := ParseKept(text)
+			require.NoError(t, err, "KEEP")
+			plan = plan.Only(kept)
+		} else {
+			seed++
+		}
+		report := inBubble(t, plan)
+		runs, virtual = runs+1, virtual+report.Lasted
+		for what, n := range report.Counts {
+			counts[what] += n
+		}
+		if len(report.Broken) > 0 {
+			shrunk(t, plan, report)
+		}
+		if t.Failed() || !time.Now().Before(last) {
+			break
 		}
 	}
-	for seed := first; seed < first+n; seed++ {
-		began := time.Now()
-		var report Report
-		synctest.Test(t, func(*testing.T) { report = Run(NewPlan(seed)) })
-		if dir := os.Getenv("OUT"); dir != "" && len(report.Broken) > 0 {
-			_ = os.WriteFile(filepath.Join(dir, strconv.FormatUint(seed, 10)), []byte(strings.Join(report.Timeline, "\n")), 0o600)
-		} else if n == 1 || len(report.Broken) > 0 {
-			for _, line := range report.Timeline {
-				t.Log(line)
-			}
-		}
-		t.Logf("seed %d: %s in %s, %v", seed, report.Lasted, time.Since(began), report.Counts)
-		for _, broken := range report.Broken {
-			t.Errorf("seed %d: %s", seed, broken)
-		}
+	t.Logf("%d runs and %.1f virtual hours in %s", runs, virtual.Hours(), time.Since(began).Round(time.Second))
+	for _, what := range slices.Sorted(maps.Keys(counts)) {
+		t.Logf("%8d %s", counts[what], what)
 	}
+}
+
+// shrunk fails the test with the part of a plan that still breaks a promise.
+func shrunk(t *testing.T, plan Plan, report Report) {
+	until := time.Now().Add(2 * time.Minute)
+	kept := whole(plan)
+	if os.Getenv("KEEP") == "" {
+		kept, report = Shrink(plan, report, func(p Plan) Report { return inBubble(t, p) },
+			func() bool { return time.Now().Before(until) })
+	}
+	var text strings.Builder
+	fmt.Fprintf(&text, "seed %d breaks promises. What is left of its plan:\n", plan.Seed)
+	for _, line := range report.Timeline {
+		fmt.Fprintln(&text, line)
+	}
+	fmt.Fprintf(&text, "Repeat it, which may take a few runs, with: make simulate MINUTES=1 SEED=%d KEEP=%s", plan.Seed, kept)
+	t.Error(text.String())
+}
+
+func TestPlanFollowsFromItsSeed(t *testing.T) {
+	for seed := range uint64(100) {
+		plan := NewPlan(seed)
+		require.Equal(t, plan, NewPlan(seed))
+		require.Equal(t, plan, plan.Only(whole(plan)))
+		kept := Kept{2, []int{0, 3}, []int{1}}
+		read, err := ParseKept(kept.String())
+		require.NoError(t, err)
+		require.Equal(t, kept, read)
+	}
+	_, err := ParseKept("2/x/")
+	require.Error(t, err)
 }
