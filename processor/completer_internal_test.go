@@ -13,10 +13,10 @@ import (
 // database fails.
 func TestUnstoredResultsKeepNoContent(t *testing.T) {
 	message := &models.Message{Type: "t", TransportName: "kafka", Content: []byte("large"), SerializedProperties: "{}"}
-	claim := store.Claim{Message: message}
 	c := newCompleter(&shared{opts: DefaultOptions()})
-	c.add(result{task: &task{claim: claim}})
+	c.add(result{task: newTask(store.Claim{Message: message}, nil, &policy{})})
 	require.Zero(t, c.queue[0].Size())
-	require.Equal(t, &models.Message{Type: "t", TransportName: "kafka"}, c.queue[0].claim.Message, "logs and hooks need them")
+	require.Nil(t, c.queue[0].claim.Message)
+	require.Equal(t, []string{"t", "kafka"}, []string{c.queue[0].messageType, c.queue[0].transport}, "logs and hooks need them")
 	require.NotEmpty(t, message.Content, "it belongs to the claims of other handlers, too")
 }
