@@ -200,10 +200,13 @@ type Worker struct {
 	DatabaseRole string `gorm:"column:database_role;type:text;not null"`
 }
 
-// Handler has operators' decisions about one handler key. A key without a row is not paused (contract 5.13).
+// Handler has what operators decided about one handler key, and the legacy keys that a program has declared for it. A
+// key without a row is not paused and has none (contract 4.2, 5.13).
 type Handler struct {
-	HandlerKey string    `gorm:"column:handler_key;primaryKey;not null;type:varchar(200)"`
-	Paused     bool      `gorm:"column:paused;not null;default:false"`
+	HandlerKey string `gorm:"column:handler_key;primaryKey;not null;type:varchar(200)"`
+	Paused     bool   `gorm:"column:paused;not null;default:false"`
+	// LegacyKeys is a JSON array, the newest first, or empty.
+	LegacyKeys string    `gorm:"column:legacy_keys;type:text;not null;default:('')"`
 	UpdatedAt  time.Time `gorm:"column:updated_at;not null;autoUpdateTime:false"`
 }
 

@@ -44,6 +44,9 @@ func (o statusActions) Backfill(
 	if err != nil {
 		return fail(BulkResult{}, err)
 	}
+	if err := o.opts.Live.Ready(ctx); err != nil {
+		return fail(BulkResult{}, err)
+	}
 	result, err := o.inChunks(ctx, actor, ActionBackfill, b.target, b.filter, bulk, b.count, b.run)
 	if err != nil {
 		return fail(result, err)
@@ -106,7 +109,11 @@ type unhandled struct {
 func (b *backfill) find(
 	ctx context.Context, after place, limit int,
 ) (found []unhandled, next *place, looked int, err error) {
-	scan := store.UnhandledScan{After: after.ListPlace, To: b.before, Limit: limit, Keys: b.of.Handler.Keys(),
+	keys, err := b.store.SameHandler(ctx, b.largePool(ctx), b.of.Handler.Keys())
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	scan := store.UnhandledScan{After: after.ListPlace, To: b.before, Limit: limit, Keys: keys,
 		Namespace: b.of.Namespace, Type: b.of.Type}
 	if b.of.Shared {
 		scan.ReadsProperties = properties.ChannelBytes
@@ -205,7 +212,11 @@ func (b *backfill) addChunk(ctx context.Context, messages []unhandled) (int, err
 		if err != nil {
 			return nil, err
 		}
-		added, err = b.store.AddStatuses(ctx, pool, b.key, b.of.Handler.Keys(), rows, b.opts.Clock.Now())
+		keys, err := b.store.SameHandler(ctx, pool, b.of.Handler.Keys())
+		if err != nil {
+			return nil, err
+		}
+		added, err = b.store.AddStatuses(ctx, pool, b.key, keys, rows, b.opts.Clock.Now())
 		if err == nil && len(added) == 0 {
 			err = errNothing
 		}

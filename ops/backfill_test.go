@@ -175,32 +175,61 @@ func TestBackfillAddsNoSecondRowForALegacyKey(t *testing.T) {
 	})
 }
 
+// TestBackfillAddsNoSecondRowForANewerKey proves the same for a program from before the rename. The new program has
+// neither started nor accepted.
+func TestBackfillAddsNoSecondRowForANewerKey(t *testing.T) {
+	onVersions(t, func(t *testing.T, v *versions) {
+		without := v.program(inboxtest.Handlers(v.note("mail")))
+		inboxtest.Accept(t, without.Inbox, "a", "b")
+		v.clock.Advance(time.Second)
+		now := v.program(inboxtest.Handlers(v.note("mail"), v.note("letter", handler.LegacyKeys("mailing", "post"))))
+		require.EqualValues(t, 2, now.backfill("letter", ops.Bulk{}).Done)
+		before := v.program(inboxtest.Handlers(v.note("mail"), v.note("post")))
+		require.Zero(t, before.backfill("post", ops.Bulk{DryRun: true}).Matched)
+		require.Zero(t, before.backfill("post", ops.Bulk{}).Done)
+		require.Zero(t, inboxtest.Accept(t, before.Inbox, "a")[0].Handlers)
+		require.Equal(t, []string{"letter/a", "letter/b"}, now.pairs("letter", "post"))
+	})
+}
+
 // TestLegacyRowAddedDuringABackfillStaysTheOnlyOne proves the same while an accept of a
 // program from before the rename is under way.
 func TestLegacyRowAddedDuringABackfillStaysTheOnlyOne(t *testing.T) {
-	onVersions(t, legacyKeysRowStaysTheOnly)
+	onVersions(t, func(t *testing.T, v *versions) { legacyKeysRowStaysTheOnly(t, v, false) })
+}
+
+// TestNewerRowAddedDuringABackfillStaysTheOnlyOne proves the same with the programs exchanged.
+func TestNewerRowAddedDuringABackfillStaysTheOnlyOne(t *testing.T) {
+	onVersions(t, func(t *testing.T, v *versions) { legacyKeysRowStaysTheOnly(t, v, true) })
 }
 
 // TestBackfillStatesItsIsolation proves contract 3.7, 11.1: the snapshot of a stricter default would
 // not show what an accept has added meanwhile.
 func TestBackfillStatesItsIsolation(t *testing.T) {
 	inboxtest.OnStrictPostgres(t, func(t *testing.T, d *inboxtest.Database, _ string) {
-		legacyKeysRowStaysTheOnly(t, &versions{t: t, d: d, clock: fxtest.NewClock(inboxtest.Noon)})
+		legacyKeysRowStaysTheOnly(t, &versions{t: t, d: d, clock: fxtest.NewClock(inboxtest.Noon)}, false)
 	})
 }
 
-func legacyKeysRowStaysTheOnly(t *testing.T, v *versions) {
+// legacyKeysRowStaysTheOnly backfills by the program from after the rename or, if exchanged, from before it, while the
+// other one accepts.
+func legacyKeysRowStaysTheOnly(t *testing.T, v *versions, exchanged bool) {
 	without := v.program(inboxtest.Handlers(v.note("mail")))
 	inboxtest.Accept(t, without.Inbox, "a", "b")
 	before := v.program(inboxtest.Handlers(v.note("mail"), v.note("post")))
 	now := v.program(inboxtest.Handlers(v.note("mail"), v.note("letter", handler.LegacyKeys("post"))))
-	tx := before.DB().Begin()
-	_, err := before.AcceptTx(t.Context(), tx, inboxtest.Message("a"))
+	accepting, accepted, backfilling, backfilled := before, "post", now, "letter"
+	if exchanged {
+		accepting, accepted, backfilling, backfilled = now, "letter", before, "post"
+	}
+	tx := accepting.DB().Begin()
+	_, err := accepting.AcceptTx(t.Context(), tx, inboxtest.Message("a"))
 	require.NoError(t, err)
 	added := make(chan ops.BulkResult, 1)
 	failed := make(chan error, 1)
 	go func() {
-		result, err := now.ops.Backfill(t.Context(), ada, "letter", inboxtest.Noon, v.clock.Now().Add(time.Second), ops.Bulk{})
+		result, err := backfilling.ops.Backfill(t.Context(), ada, backfilled, inboxtest.Noon,
+			v.clock.Now().Add(time.Second), ops.Bulk{})
 		added <- result
 		failed <- err
 	}()
@@ -210,7 +239,7 @@ func legacyKeysRowStaysTheOnly(t *testing.T, v *versions) {
 	require.NoError(t, tx.Commit().Error)
 	require.NoError(t, <-failed)
 	require.EqualValues(t, 1, (<-added).Done)
-	require.Equal(t, []string{"post/a", "letter/b"}, now.pairs("letter", "post"))
+	require.Equal(t, []string{accepted + "/a", backfilled + "/b"}, now.pairs("letter", "post"))
 }
 
 // awaitLock waits until a session waits for a lock.

@@ -237,6 +237,8 @@ type Live interface {
 	// Subscription returns the handler that has this key, as its current or a legacy one, and what it subscribes to. It
 	// returns ErrNotFound if no handler of this process has it.
 	Subscription(key string) (Subscription, error)
+	// Ready prepares the tables for rows of this process's handlers, as its start or first accept does.
+	Ready(ctx context.Context) error
 	// Wake notifies this process's processor that handlers have due statuses.
 	Wake(handlerKeys ...string)
 	// Ended returns, by handler key, the attempts that ended in this process within about the last hour, and since when

@@ -2,6 +2,7 @@ package processor_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -35,11 +36,82 @@ func TestLegacyKeyRowsRunAndAreNeverDoubled(t *testing.T) {
 	})
 }
 
-// both accepts messages so that each has a row under the new key and one under the old key, as
-// after a rolling rename.
+// TestRedeliveryToTheOldProgramOfARenameRunsNothing proves contract 4.2: a row under a new key counts for programs that
+// do not know it, however the program that knows it has accepted the message.
+func TestRedeliveryToTheOldProgramOfARenameRunsNothing(t *testing.T) {
+	in := func(ib *inbox.Inbox, roll bool) error {
+		undo := errors.New("undo")
+		err := ib.DB().Transaction(func(tx *gorm.DB) error {
+			_, err := ib.AcceptTx(context.Background(), tx, inboxtest.Message("1"))
+			if err == nil && roll {
+				err = undo
+			}
+			return err
+		})
+		if errors.Is(err, undo) {
+			return nil
+		}
+		return err
+	}
+	for name, accept := range map[string]func(t *testing.T, renamed *inbox.Inbox){
+		"Accept":   func(t *testing.T, renamed *inbox.Inbox) { inboxtest.Accept(t, renamed, "1") },
+		"AcceptTx": func(t *testing.T, renamed *inbox.Inbox) { require.NoError(t, in(renamed, false)) },
+		"AcceptTx after one that was rolled back": func(t *testing.T, renamed *inbox.Inbox) {
+			require.NoError(t, in(renamed, true))
+			require.NoError(t, in(renamed, false))
+		},
+		"a started program": func(t *testing.T, renamed *inbox.Inbox) {
+			inboxtest.Start(t, renamed)
+			inboxtest.Accept(t, renamed, "1")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+				ran := newLedger()
+				old := inboxtest.New(t, d.DB, inboxtest.Brisk(), inboxtest.Handlers(inboxtest.Do("book", ran.note)))
+				renamed := inboxtest.New(t, d.Another(t), inboxtest.Brisk(), inboxtest.Handlers(
+					inboxtest.Do("book-2", ran.note, handler.LegacyKeys("book"))))
+				accept(t, renamed)
+				duplicate := []acceptor.Result{{MessageID: "1", Outcome: handler.OutcomeDuplicate}}
+				require.Equal(t, duplicate, inboxtest.Accept(t, old, "1"))
+				end := inboxtest.Start(t, renamed)
+				inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, renamed) }, "the new program runs it")
+				end()                   // for good: what follows comes after a rollback
+				inboxtest.Start(t, old) // it dispatches locally
+				require.Equal(t, duplicate, inboxtest.Accept(t, old, "1"))
+				require.NoError(t, in(old, false))
+				inboxtest.Accept(t, old, "2")
+				inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, old) }, "the old program runs its own")
+				require.Equal(t, map[string]int{"1/book-2": 1, "2/book": 1}, ran.runs)
+			})
+		})
+	}
+}
+
+// TestKeyThatIsUsedAgainIsAnotherHandlers proves contract 4.2: a program that has the old key for a new handler ends
+// the rename.
+func TestKeyThatIsUsedAgainIsAnotherHandlers(t *testing.T) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
+		ran := newLedger()
+		renamed := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("book-2", ran.note, handler.LegacyKeys("book"))))
+		inboxtest.Accept(t, renamed, "1")
+		inboxtest.Process(t, renamed)
+		old := inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("book", ran.note)))
+		require.Zero(t, inboxtest.Accept(t, old, "1")[0].Handlers)
+		again := inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("book-2", ran.note),
+			inboxtest.Do("book", ran.note)))
+		require.Equal(t, 1, inboxtest.Accept(t, again, "1")[0].Handlers)
+		inboxtest.Process(t, again)
+		require.Equal(t, map[string]int{"1/book-2": 1, "1/book": 1}, ran.runs)
+	})
+}
+
+// both accepts messages so that each has a row under the new key and one under the old key, as where the new program
+// has dropped the old key while an old program still accepted.
 func both(t *testing.T, renamed, old *inbox.Inbox, ids ...string) {
 	t.Helper()
 	inboxtest.Accept(t, renamed, ids...)
+	inboxtest.Exec(t, renamed.DB(), "UPDATE inbox_handlers SET legacy_keys = ''")
 	for _, r := range inboxtest.Accept(t, old, ids...) {
 		require.Equal(t, 1, r.Handlers, "the old program knows nothing of the new key")
 	}

@@ -117,6 +117,7 @@ func TestDrainedCountsAddUp(t *testing.T) {
 		clock.Advance(2 * time.Minute)
 		inboxtest.Accept(t, ib, "completes", "fails", "poisons", "snoozes", "is taken over")
 		inboxtest.Exec(t, d.DB, "DELETE FROM inbox_handler_statuses WHERE handler_key = 'new' AND message_id <> 'completes'")
+		inboxtest.Exec(t, d.DB, "UPDATE inbox_handlers SET legacy_keys = ''")
 		inboxtest.Accept(t, old, "completes") // a duplicate, and the row of the program before the rename
 		drained := inboxtest.Process(t, ib)
 		// Completed: "completes" twice and its superseded sibling, "stuck once".

@@ -38,7 +38,7 @@ func recovering(full, quick int) newTrial {
 		pending, claims := env.Scale(full, quick), deadWorkers*claimsOfEach
 		for _, statement := range []string{
 			`ALTER TABLE inbox_handler_statuses DROP CONSTRAINT inbox_handler_statuses_message_fk`,
-			`INSERT INTO inbox_handlers VALUES ('bench-handler-1', true, now())`,
+			`INSERT INTO inbox_handlers (handler_key, paused, updated_at) VALUES ('bench-handler-1', true, now())`,
 			fmt.Sprintf(`INSERT INTO inbox_handler_statuses (id, message_number, message_id, handler_key, created_at)
 				SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, n, 'm' || n, 'bench-handler-1',
 					now() - interval '3 hours' + n * interval '1 millisecond' FROM generate_series(1, %d) n`, pending),

@@ -83,7 +83,7 @@ func TestGrantsSufficeForEachRole(t *testing.T) {
 			o.Schema = "orders"
 			o.TablePrefix = "in_"
 		}),
-		inboxtest.Handlers(inboxtest.Do(failing, poisons),
+		inboxtest.Handlers(inboxtest.Do(failing, poisons, handler.LegacyKeys("before")),
 			inboxtest.Tx(fine, func(context.Context, *gorm.DB, inboxtest.Bytes) error { return nil })))
 	require.NoError(t, err)
 	end := inboxtest.Start(t, ib)

@@ -102,13 +102,13 @@ var acceptingMutants = []mutant{
 		Test:    test{Package: "./processor", Run: "^TestAcceptTxDispatchesNothingLocally$"},
 	},
 	{
-		Name:    "a redelivery looks for rows under the handler's own key alone",
-		Why:     "a message that was stored before a rename would get a second row and run twice (contract 4.2)",
+		Name:    "a redelivery looks only for rows under keys that this program knows",
+		Why:     "the old program of a rolling rename would run again what the new one has run (contract 4.2)",
 		Package: "internal/store/base",
 		In:      "judge",
-		Old:     "append(append(keys, handler.HandlerKey), handler.LegacyKeys...)",
-		New:     "append(keys, handler.HandlerKey)",
-		Test:    test{Package: "./internal/store/sqlite", Run: "^TestSQLite$/^Accept$/^a_row_under_a_legacy_key"},
+		Old:     "legacy[status.handlerKey]",
+		New:     `legacy[""]`,
+		Test:    test{Package: "./processor", Run: "^TestRedeliveryToTheOldProgramOfARenameRunsNothing$"},
 	},
 }
 

@@ -105,6 +105,8 @@ func (l live) Subscription(key string) (ops.Subscription, error) {
 		Stored:    !s.Synchronous}, nil
 }
 
+func (l live) Ready(ctx context.Context) error { return l.e.tables.ready(ctx) }
+
 func (l live) Wake(handlerKeys ...string) {
 	var primary []string
 	for _, key := range handlerKeys {

@@ -15,14 +15,18 @@ import (
 )
 
 // tables makes sure that an inbox uses its own tables: that they exist, are new enough and carry its name, and that a
-// caller's transaction leads to them. A positive answer is kept, so that it costs one query only.
+// caller's transaction leads to them. It also declares the legacy keys of the handlers in them, before the first row
+// under a new key. A positive answer is kept, so that it costs one query only.
 type tables struct {
 	e *Engine
 
-	lock    routine.Lock // held during check
+	lock    routine.Lock // held during check and declare
 	checked atomic.Bool  // by Start, or by the first call without Start
 	id      string       // identity of the tables; set before checked
 	pools   sync.Map     // weak.Pointer[sql.DB] of other pools whose transactions lead to these tables
+
+	declared atomic.Bool // the legacy keys are committed
+	inDoubt  atomic.Bool // a caller's transaction has declared them, and may have been rolled back
 }
 
 // check queries the database. The caller holds the lock.
@@ -45,9 +49,41 @@ func (t *tables) check(ctx context.Context) error {
 	return nil
 }
 
-// ready checks the tables for calls without Start, until a check has succeeded once.
+// declare stores the legacy keys of the handlers that have statuses. The caller holds the lock.
+func (t *tables) declare(ctx context.Context) error {
+	if _, err := t.e.store.DeclareLegacyKeys(ctx, nil, t.e.legacyKeys(), t.e.cfg.Clock.Now()); err != nil {
+		return err
+	}
+	t.declared.Store(true)
+	return nil
+}
+
+// legacyKeys returns the legacy keys of all handlers that have statuses, by handler key.
+func (e *Engine) legacyKeys() map[string][]string {
+	keys := map[string][]string{}
+	for s := range e.cfg.Registry.Subscriptions() {
+		if !s.Synchronous {
+			keys[s.Handler.Key()] = s.Handler.LegacyKeys()
+		}
+	}
+	return keys
+}
+
+// ready checks the tables and declares the legacy keys for calls without Start, until that has succeeded once.
 func (t *tables) ready(ctx context.Context) error {
-	if t.checked.Load() {
+	return t.once(ctx, &t.declared, func(ctx context.Context) error {
+		if !t.checked.Load() {
+			if err := t.check(ctx); err != nil {
+				return err
+			}
+		}
+		return t.declare(ctx)
+	})
+}
+
+// once does work, which sets done, unless that is set.
+func (t *tables) once(ctx context.Context, done *atomic.Bool, work func(context.Context) error) error {
+	if done.Load() {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, t.e.cfg.Processor.StatementTimeout)
@@ -56,27 +92,50 @@ func (t *tables) ready(ctx context.Context) error {
 		return fmt.Errorf("wait for another check of the tables: %w", err)
 	}
 	defer t.lock.Release()
-	if t.checked.Load() {
+	if done.Load() {
 		return nil
 	}
-	return t.check(ctx)
+	return work(ctx)
 }
 
-// checkAtStart checks the tables again, as each Start does.
+// checkAtStart checks the tables and declares the legacy keys again, as each Start does.
 func (t *tables) checkAtStart(ctx context.Context) error {
 	if err := t.lock.Acquire(ctx); err != nil {
 		return fmt.Errorf("wait for another check of the tables: %w", err)
 	}
 	defer t.lock.Release()
-	return t.check(ctx)
+	if err := t.check(ctx); err != nil {
+		return err
+	}
+	return t.e.bounded(ctx, t.declare)
 }
 
-// checkTx returns an error that names both inboxes if the caller's transaction leads to another inbox's tables. A
-// transaction of the inbox's own pool, or of a pool that was checked before, costs no round trip.
+// checkTx returns an error that names both inboxes if the caller's transaction leads to another inbox's tables. It
+// declares the legacy keys in the transaction until they are known to be committed: a statement outside of it might
+// wait for the transaction.
 func (t *tables) checkTx(ctx context.Context, tx *gorm.DB) error {
 	if tx == nil {
 		return nil // the acceptor refuses it
 	}
+	if err := t.checkOwnerOnce(ctx, tx); err != nil || t.declared.Load() {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, t.e.cfg.Processor.StatementTimeout)
+	defer cancel()
+	changed, err := t.e.store.DeclareLegacyKeys(ctx, tx, t.e.legacyKeys(), t.e.cfg.Clock.Now())
+	switch {
+	case err != nil:
+		return err
+	case changed:
+		t.inDoubt.Store(true)
+	case !t.inDoubt.Load():
+		t.declared.Store(true)
+	}
+	return nil
+}
+
+// checkOwnerOnce costs no round trip for a transaction of the inbox's own pool, or of a pool that was checked before.
+func (t *tables) checkOwnerOnce(ctx context.Context, tx *gorm.DB) error {
 	pool, err := tx.DB()
 	known := err == nil
 	ours, err := t.e.cfg.DB.DB()
@@ -128,7 +187,7 @@ func (t *tables) checkOwner(ctx context.Context, tx *gorm.DB, own bool) error {
 	if own {
 		return t.e.store.KeepSchema(ctx, tx.Statement.ConnPool)
 	}
-	if err := t.ready(ctx); err != nil {
+	if err := t.once(ctx, &t.checked, t.check); err != nil {
 		return err
 	}
 	if id != t.id {

@@ -355,6 +355,8 @@ type AuditHit struct {
 type Backfiller interface {
 	// ScanUnhandled reads up to scan.Limit messages in the order in which they were received.
 	ScanUnhandled(ctx context.Context, pool gorm.ConnPool, scan UnhandledScan) ([]UnhandledMessage, error)
+	// SameHandler returns these keys of a handler, and those of which programs have declared one of them a legacy key.
+	SameHandler(ctx context.Context, pool gorm.ConnPool, keys []string) ([]string, error)
 	// LockMessages locks messages as accepts do, and returns those that exist.
 	LockMessages(ctx context.Context, pool gorm.ConnPool, numbers []int64) ([]int64, error)
 	// AddStatuses adds statuses of a handler key to messages that have none under any of its keys, in their lanes, due

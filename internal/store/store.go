@@ -150,6 +150,12 @@ type Handlers interface {
 	Paused(ctx context.Context) ([]string, error)
 	// SetPaused pauses or resumes a handler key.
 	SetPaused(ctx context.Context, handlerKey string, paused bool, now time.Time) error
+	// DeclareLegacyKeys stores the legacy keys of a program's handlers, by handler key, so that the accepts of programs
+	// that know only those count the rows under the handler key (contract 4.2). declared has every handler that has
+	// statuses. It must be committed before, or with, the first row under a new key: tx, if not nil, is the transaction
+	// of that row. It writes only what differs, and reports whether anything did.
+	DeclareLegacyKeys(ctx context.Context, tx *gorm.DB, declared map[string][]string, now time.Time) (changed bool,
+		err error)
 }
 
 // Lanes keeps the rows of a lane in order.

@@ -74,6 +74,8 @@ type accepting interface {
 	// LockKnown keeps cleanup and other accepts away from these messages until the transaction ends. Messages that have
 	// vanished are missing in the result.
 	LockKnown(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage) ([]Known, error)
+	// LegacyKeys returns the legacy keys that programs have declared, by handler key.
+	LegacyKeys(ctx context.Context, pool gorm.ConnPool) (map[string][]string, error)
 	// HandlerKeys returns the statuses that these messages have under these handler keys.
 	HandlerKeys(ctx context.Context, pool gorm.ConnPool, numbers []int64, keys []string) ([]HandledBy, error)
 	// InsertStatuses inserts rows in their order and returns the IDs of those that did not exist yet. It claims rows,

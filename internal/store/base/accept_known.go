@@ -43,13 +43,22 @@ func judge(ctx context.Context, pool gorm.ConnPool, dialect accepting, found []K
 	if len(numbers) == 0 {
 		return nil, conflicts, nil
 	}
-	stored, err := dialect.HandlerKeys(ctx, pool, numbers, Distinct(keys))
+	// Another program may have renamed these handlers. It has declared that before its first row under a new key, and
+	// adds no row to these messages while they are locked. So the first statement knows the key of each such row.
+	legacy, err := dialect.LegacyKeys(ctx, pool)
+	if err != nil {
+		return nil, nil, err
+	}
+	stored, err := dialect.HandlerKeys(ctx, pool, numbers, SameHandler(legacy, keys))
 	if err != nil {
 		return nil, nil, err
 	}
 	has := make(map[HandledBy]bool, len(stored))
 	for _, status := range stored {
 		has[status] = true
+		for _, key := range legacy[status.handlerKey] {
+			has[HandledBy{status.number, key}] = true
+		}
 	}
 	for _, stored := range found {
 		i := index[stored.Identity]

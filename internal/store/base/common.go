@@ -34,7 +34,7 @@ type Statements struct {
 	AddAudit, Siblings, AcceptKeys, AcceptDelete, ReleaseWaiting string
 	DeleteMarkers, DeleteAudit, DeleteRejected                   string // get a time and a limit
 	ExpiredSizes, ExpiredMessages, ExpiredStatuses               string
-	LeaseOwner, ReleaseLease, Paused, SetPaused                  string
+	LeaseOwner, ReleaseLease, Paused, SetPaused, SetLegacyKeys   string
 	FurthestBehind, ForgetPartitions, WorkerLives, DeleteWorkers string
 }
 

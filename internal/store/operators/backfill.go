@@ -45,6 +45,11 @@ func (q Queries) unhandledArguments(scan store.UnhandledScan) ([]any, error) {
 		scan.Type, scan.ReadsProperties > 0, scan.ReadsProperties}, err
 }
 
+func (q Queries) SameHandler(ctx context.Context, pool gorm.ConnPool, keys []string) ([]string, error) {
+	legacy, err := q.db.LegacyKeys(ctx, pool)
+	return base.SameHandler(legacy, keys), err
+}
+
 // lockUnhandled uses the unique index on the messages' numbers. It keeps cleanup and accepts away from them.
 const lockUnhandled = `SELECT number FROM {messages} WHERE number {= any} {as accepts lock}`
 

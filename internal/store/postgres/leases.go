@@ -29,6 +29,10 @@ RETURNING true`
 	setPausedSQL = `
 INSERT INTO {handlers} (handler_key, paused, updated_at) VALUES ($1, $2, $3::timestamptz)
 ON CONFLICT (handler_key) DO UPDATE SET paused = EXCLUDED.paused, updated_at = EXCLUDED.updated_at`
+
+	setLegacyKeysSQL = `
+INSERT INTO {handlers} (handler_key, legacy_keys, updated_at) VALUES ($1, $2, $3::timestamptz)
+ON CONFLICT (handler_key) DO UPDATE SET legacy_keys = EXCLUDED.legacy_keys, updated_at = EXCLUDED.updated_at`
 )
 
 func (p *Store) AcquireLease(ctx context.Context, name, owner string, ttl time.Duration, _ time.Time) (bool, error) {

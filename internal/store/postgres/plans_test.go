@@ -186,6 +186,8 @@ func plansOf(t *testing.T, x explainer, rows int) []planned {
 		{"defaultIsolationSQL", defaultIsolationSQL, nil, nil, 1},
 		{"pausedSQL", pausedSQL, nil, nil, 1},
 		{"setPausedSQL", setPausedSQL, []any{"hot", true, now}, nil, 1},
+		{"setLegacyKeysSQL", setLegacyKeysSQL, []any{"hot", `["cold"]`, now}, nil, 1},
+		{"LegacyKeysSQL", base.LegacyKeysSQL, nil, nil, 1},
 		{"acquireLeaseSQL", acquireLeaseSQL, []any{"l", worker, 1000}, nil, 1},
 		{"leaseOwnerSQL", leaseOwnerSQL, []any{"l"}, nil, 1},
 		{"releaseLeaseSQL", releaseLeaseSQL, []any{"l", worker}, nil, 1},

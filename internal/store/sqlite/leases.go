@@ -28,6 +28,10 @@ RETURNING name`
 	setPausedSQL = `
 INSERT INTO {handlers} (handler_key, paused, updated_at) VALUES (?1, ?2, ?3)
 ON CONFLICT (handler_key) DO UPDATE SET paused = excluded.paused, updated_at = excluded.updated_at`
+
+	setLegacyKeysSQL = `
+INSERT INTO {handlers} (handler_key, legacy_keys, updated_at) VALUES (?1, ?2, ?3)
+ON CONFLICT (handler_key) DO UPDATE SET legacy_keys = excluded.legacy_keys, updated_at = excluded.updated_at`
 )
 
 func (s *Store) AcquireLease(ctx context.Context, name, owner string, ttl time.Duration, now time.Time) (bool, error) {

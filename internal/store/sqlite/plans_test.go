@@ -131,6 +131,7 @@ func TestSQLitePlans(t *testing.T) {
 		"acceptRejectedSQL", "keepGapSQL", "addMarkerSQL", "addAuditSQL", // no condition
 		// All of tables with a few rows.
 		"acquireLeaseSQL", "leaseOwnerSQL", "releaseLeaseSQL", "deleteLeasesSQL", "pausedSQL", "setPausedSQL",
+		"setLegacyKeysSQL", "LegacyKeysSQL",
 		"heartbeatSQL", "recordDrainSQL", "workerLivesSQL", "stopWorkerSQL", "workersSQL", "markReleasedSQL",
 		"deleteWorkersSQL",
 		"recordProgressSQL", "declareTopicsSQL", "countUndeclaredSQL", "furthestBehindSQL", "forgetPartitionsSQL",

@@ -50,8 +50,8 @@ func statements() base.Statements {
 		ReleaseWaiting: releaseWaitingSQL, DeleteMarkers: deleteMarkersSQL, DeleteAudit: deleteAuditSQL,
 		DeleteRejected: deleteRejectedSQL, ExpiredSizes: expiredSizesSQL, ExpiredMessages: expiredMessagesSQL,
 		ExpiredStatuses: expiredStatusesSQL, LeaseOwner: leaseOwnerSQL, ReleaseLease: releaseLeaseSQL, Paused: pausedSQL,
-		SetPaused: setPausedSQL, FurthestBehind: furthestBehindSQL, ForgetPartitions: forgetPartitionsSQL,
-		WorkerLives: workerLivesSQL, DeleteWorkers: deleteWorkersSQL}
+		SetPaused: setPausedSQL, SetLegacyKeys: setLegacyKeysSQL, FurthestBehind: furthestBehindSQL,
+		ForgetPartitions: forgetPartitionsSQL, WorkerLives: workerLivesSQL, DeleteWorkers: deleteWorkersSQL}
 }
 
 // KeepSchema does nothing: SQLite has no search path.

@@ -221,6 +221,60 @@ var acceptTests = []test{
 		require.Equal(s, []store.Accepted{{}, {StatusesAdded: 1}, {Inserted: true, StatusesAdded: 1}}, accepted)
 		require.Equal(s, []string{"m1/old", "m2/new", "m3/new"}, pairs(s.statuses()))
 	}},
+	{"a row under a key that another program has given the handler counts", func(s *suite) {
+		declare := func(declared map[string][]string) (changed bool) {
+			changed, err := s.store.DeclareLegacyKeys(s.ctx, nil, declared, noon)
+			require.NoError(s, err)
+			return changed
+		}
+		renamed := map[string][]string{"new": {"old", "older"}, "other": nil}
+		require.True(s, declare(renamed))
+		require.False(s, declare(renamed), "they are stored")
+		require.False(s, declare(map[string][]string{"old": nil}), "an old program knows nothing of the new key")
+		require.NoError(s, s.store.SetPaused(s.ctx, "new", true, noon))
+		require.NoError(s, s.store.SetPaused(s.ctx, "new", false, noon))
+		s.accept(message("m1", "new"), message("m2", "other"), message("m3"))
+		for _, key := range []string{"old", "older", "new"} {
+			require.Equal(s, []store.Accepted{{}}, s.accept(message("m1", key)), key)
+		}
+		require.Equal(s, []store.Accepted{{StatusesAdded: 1}, {StatusesAdded: 1}},
+			s.accept(message("m2", "old"), message("m3", "old")), "these have no row of the handler")
+		require.Equal(s, []string{"m1/new", "m2/other", "m2/old", "m3/old"}, pairs(s.statuses()))
+	}},
+	{"a key that was dropped, or that another handler has now, no longer counts", func(s *suite) {
+		for name, declared := range map[string]map[string][]string{
+			"dropped":                          {"new": nil},
+			"dropped, and used again":          {"new": nil, "old": nil},
+			"used again by a program without":  {"newer": {"new"}, "old": nil},
+			"used again as another legacy key": {"newer": {"new"}, "other": {"old"}},
+		} {
+			id := "of " + name
+			_, err := s.store.DeclareLegacyKeys(s.ctx, nil, map[string][]string{"new": {"old"}}, noon)
+			require.NoError(s, err)
+			s.accept(message(id, "new"))
+			require.Equal(s, []store.Accepted{{}}, s.accept(message(id, "old")), name)
+			changed, err := s.store.DeclareLegacyKeys(s.ctx, nil, declared, noon)
+			require.NoError(s, err)
+			require.True(s, changed, name)
+			require.Equal(s, []store.Accepted{{StatusesAdded: 1}}, s.accept(message(id, "old")), name)
+		}
+	}},
+	{"legacy keys are declared with the transaction of the first row", func(s *suite) {
+		declared := map[string][]string{"new": {"old"}}
+		tx := s.db.WithContext(s.ctx).Begin()
+		changed, err := s.store.DeclareLegacyKeys(s.ctx, tx, declared, noon)
+		require.NoError(s, err)
+		require.True(s, changed)
+		changed, err = s.store.DeclareLegacyKeys(s.ctx, tx, declared, noon)
+		require.NoError(s, err)
+		require.False(s, changed)
+		require.NoError(s, tx.Rollback().Error)
+		changed, err = s.store.DeclareLegacyKeys(s.ctx, nil, declared, noon)
+		require.NoError(s, err)
+		require.True(s, changed)
+		_, err = s.store.DeclareLegacyKeys(s.ctx, s.db, declared, noon)
+		require.ErrorIs(s, err, store.ErrNoTransaction)
+	}},
 	{"the sequence is the order of acceptance", func(s *suite) {
 		s.accept(message("z", "h", "a"), message("a", "h"), message("m", "h"))
 		s.accept(message("y", "h"), message("b", "h"))

@@ -92,6 +92,22 @@ var acceptRaceTests = []test{
 		}))
 		require.Len(s, s.statuses(), 1)
 	}},
+	{"a rolling rename leaves one row where only the new program knows of it", func(s *suite) {
+		s.accept(message("known"))
+		s.noErrors(racetest.Together(20, func(i int) error {
+			known, fresh := message("known", "old"), message("fresh", "old")
+			if i%2 == 0 {
+				renamed := []store.NewStatus{{HandlerKey: "new", LegacyKeys: []string{"old"}}}
+				known.Handlers, fresh.Handlers = renamed, renamed
+				if _, err := s.store.DeclareLegacyKeys(s.ctx, nil, map[string][]string{"new": {"old"}}, noon); err != nil {
+					return err
+				}
+			}
+			_, err := s.store.Accept(s.ctx, store.AcceptBatch{Messages: []store.NewMessage{known, fresh}, Now: noon})
+			return err
+		}))
+		require.Len(s, s.statuses(), 2)
+	}},
 	{"contents of batches accepted at once do not mix", func(s *suite) {
 		var lock sync.Mutex
 		var given []store.NewMessage

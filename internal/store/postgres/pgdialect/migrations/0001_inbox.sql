@@ -196,9 +196,12 @@ CREATE TABLE IF NOT EXISTS ${schema}"${prefix}workers" (
     "database_role" text NOT NULL
 );
 
+-- What operators and programs have said of handler keys. An accept reads the legacy keys of
+-- a key that it does not know, to see that another program has run its handler under it.
 CREATE TABLE IF NOT EXISTS ${schema}"${prefix}handlers" (
     "handler_key" varchar(200) NOT NULL PRIMARY KEY,
     "paused" boolean NOT NULL DEFAULT false,
+    "legacy_keys" text NOT NULL DEFAULT (''),
     "updated_at" timestamptz NOT NULL
 );
 

@@ -185,9 +185,12 @@ CREATE TABLE IF NOT EXISTS "${prefix}workers" (
     "database_role" text NOT NULL
 );
 
+-- What operators and programs have said of handler keys. An accept reads the legacy keys of
+-- a key that it does not know, to see that another program has run its handler under it.
 CREATE TABLE IF NOT EXISTS "${prefix}handlers" (
     "handler_key" varchar(200) NOT NULL PRIMARY KEY,
     "paused" numeric NOT NULL DEFAULT false,
+    "legacy_keys" text NOT NULL DEFAULT (''),
     "updated_at" datetime NOT NULL
 );
 
