@@ -4,8 +4,11 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 	"weak"
 
 	"gorm.io/gorm"
@@ -26,7 +29,7 @@ type tables struct {
 	pools   sync.Map     // weak.Pointer[sql.DB] of other pools whose transactions lead to these tables
 
 	declared atomic.Bool // the legacy keys are committed
-	inDoubt  atomic.Bool // a caller's transaction has declared them, and may have been rolled back
+	inCalls  atomic.Bool // they could not be declared beside a caller's transaction
 }
 
 // check queries the database. The caller holds the lock.
@@ -107,12 +110,10 @@ func (t *tables) checkAtStart(ctx context.Context) error {
 	if err := t.check(ctx); err != nil {
 		return err
 	}
-	return t.e.bounded(ctx, t.declare)
+	return t.declare(ctx) // it may have to wait for a caller's transaction, see declareFor
 }
 
-// checkTx returns an error that names both inboxes if the caller's transaction leads to another inbox's tables. It
-// declares the legacy keys in the transaction until they are known to be committed: a statement outside of it might
-// wait for the transaction.
+// checkTx returns an error that names both inboxes if the caller's transaction leads to another inbox's tables.
 func (t *tables) checkTx(ctx context.Context, tx *gorm.DB) error {
 	if tx == nil {
 		return nil // the acceptor refuses it
@@ -120,18 +121,31 @@ func (t *tables) checkTx(ctx context.Context, tx *gorm.DB) error {
 	if err := t.checkOwnerOnce(ctx, tx); err != nil || t.declared.Load() {
 		return err
 	}
+	return t.declareFor(ctx, tx)
+}
+
+// declareFor declares the legacy keys before the first row of a caller's transaction, if there are any. It does so
+// beside the transaction, which would hold their rows until it ends, and with them each start of this program. Where
+// the pool has no other connection in time, and on SQLite, where a write would wait for the transaction, it declares
+// them in the transaction, each time, because it may be rolled back.
+func (t *tables) declareFor(ctx context.Context, tx *gorm.DB) error {
+	keys := t.e.legacyKeys()
+	if !slices.ContainsFunc(slices.Collect(maps.Values(keys)), func(legacy []string) bool { return len(legacy) > 0 }) {
+		return nil
+	}
+	if !t.e.store.SingleWriter() && !t.inCalls.Load() {
+		short, cancel := context.WithTimeout(ctx, time.Second)
+		err := t.once(short, &t.declared, t.declare)
+		cancel()
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		t.inCalls.Store(true)
+	}
 	ctx, cancel := context.WithTimeout(ctx, t.e.cfg.Processor.StatementTimeout)
 	defer cancel()
-	changed, err := t.e.store.DeclareLegacyKeys(ctx, tx, t.e.legacyKeys(), t.e.cfg.Clock.Now())
-	switch {
-	case err != nil:
-		return err
-	case changed:
-		t.inDoubt.Store(true)
-	case !t.inDoubt.Load():
-		t.declared.Store(true)
-	}
-	return nil
+	_, err := t.e.store.DeclareLegacyKeys(ctx, tx, keys, t.e.cfg.Clock.Now())
+	return err
 }
 
 // checkOwnerOnce costs no round trip for a transaction of the inbox's own pool, or of a pool that was checked before.
