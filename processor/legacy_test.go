@@ -88,6 +88,30 @@ func TestRedeliveryToTheOldProgramOfARenameRunsNothing(t *testing.T) {
 	}
 }
 
+// TestOpenTransactionHoldsUpNoOtherCallOfARename proves contract 4.2 where the first row under a new key is in a
+// caller's transaction: other calls and starts do not wait for its end.
+func TestOpenTransactionHoldsUpNoOtherCallOfARename(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+		renamed := func() *inbox.Inbox {
+			return inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("book-2", inboxtest.Nothing,
+				handler.LegacyKeys("book"))))
+		}
+		one, two := renamed(), renamed()
+		require.NoError(t, one.DB().Transaction(func(tx *gorm.DB) error {
+			_, err := one.AcceptTx(t.Context(), tx, inboxtest.Message("1"))
+			require.NoError(t, err)
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // less than StatementTimeout
+			defer cancel()
+			_, err = one.Accept(ctx, inboxtest.Message("2"))
+			require.NoError(t, err)
+			require.NoError(t, two.Start(ctx))
+			return nil
+		}))
+		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, two) }, "both run")
+		require.NoError(t, two.Stop(t.Context()))
+	})
+}
+
 // TestKeyThatIsUsedAgainIsAnotherHandlers proves contract 4.2: a program that has the old key for a new handler ends
 // the rename.
 func TestKeyThatIsUsedAgainIsAnotherHandlers(t *testing.T) {
