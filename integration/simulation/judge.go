@@ -24,20 +24,18 @@ type ledger struct {
 
 // run is a call of a handler.
 type run struct {
-	id, number       int
-	handler, message string
-	process          string
-	ledger           *ledger
-	err              error
-	ended            bool
+	id, number int
+	ledger     *ledger
+	err        error
+	ended      bool
 }
 
-func (l *ledger) begin(handler, message, process string) *run {
+func (l *ledger) begin(handler, message string) *run {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	key := [2]string{handler, message}
 	l.all++
-	r := &run{id: l.all, number: len(l.runs[key]) + 1, handler: handler, message: message, process: process, ledger: l}
+	r := &run{id: l.all, number: len(l.runs[key]) + 1, ledger: l}
 	l.runs[key] = append(l.runs[key], r)
 	return r
 }
@@ -124,8 +122,8 @@ func (w *world) judgeCommit(c broker.Commit) {
 	at := broker.Partition{Topic: c.Topic, ID: c.Partition}
 	for _, m := range w.ledger.log(at, c.Offset) {
 		if !w.isDurable(m) {
-			w.breaks("%s committed offset %d of %s/%d, but %s before it is not durable", c.Member, c.Offset, c.Topic, c.Partition,
-				m.ID)
+			w.breaks("%s committed offset %d of %s/%d, but %s before it is not durable",
+				c.Member, c.Offset, c.Topic, c.Partition, m.ID)
 		}
 	}
 	w.ledger.mu.Lock()
@@ -169,7 +167,7 @@ func (w *world) open() (all []open) {
 // judgeStates checks what the rows say of the attempts that the handlers have seen.
 func (w *world) judgeStates() {
 	abrupt := slices.ContainsFunc(w.plan.Events, func(e Event) bool {
-		return slices.Contains([]Kind{Kill, Stall, Trouble, Silence}, e.Kind)
+		return slices.Contains([]Kind{Kill, Stall, Failures, Silence}, e.Kind)
 	})
 	for _, s := range w.open() {
 		handler := strings.TrimSuffix(s.HandlerKey, "-2")
@@ -237,8 +235,8 @@ func (w *world) left() (left []string) {
 
 func describe(s open) string {
 	var text []string
-	for name, value := range map[string]*string{"claimed": s.ProcessingStartedAt, "worker": s.WorkerID, "next": s.NextAttemptAt,
-		"error": s.LastError} {
+	for name, value := range map[string]*string{"claimed": s.ProcessingStartedAt, "worker": s.WorkerID,
+		"next": s.NextAttemptAt, "error": s.LastError} {
 		if value != nil {
 			text = append(text, name+" "+*value)
 		}

@@ -23,9 +23,7 @@ type Message struct {
 	Topic     string
 	Partition int
 	ID        string
-	// Lane is the ordering key, and Number the place among the messages with it.
-	Lane   string
-	Number int
+	Lane      string // the ordering key
 }
 
 // Event is one thing that happens.
@@ -43,21 +41,21 @@ type Event struct {
 type Kind string
 
 const (
-	Stop    Kind = "stop"    // gracefully, and start again
-	Kill    Kind = "kill"    // and start again
-	Deploy  Kind = "deploy"  // stop, and start the other version, in which handlers have other keys
-	Stall   Kind = "stall"   // nothing that the process sends goes on
-	Trouble Kind = "trouble" // calls of the database are delayed, fail, or lose their answers
-	Silence Kind = "silence" // calls of the database disappear, and the server does not notice
-	Unrest  Kind = "unrest"  // requests to brokers are delayed, fail, or lose their answers
-	Evict   Kind = "evict"   // the group loses a member
-	Lead    Kind = "lead"    // partitions get other leaders, and the group another coordinator
-	Jump    Kind = "jump"    // the database's clock goes ahead
-	Pause   Kind = "pause"   // an operator pauses a handler, and resumes it
-	Retry   Kind = "retry"   // an operator retries what is poisoned
-	Reject  Kind = "reject"  // an operator has rejected records handled again
-	Clean   Kind = "clean"   // another program, without consumers, cleans
-	Accept  Kind = "accept"  // the application accepts a message itself
+	Stop     Kind = "stop"     // gracefully, and start again
+	Kill     Kind = "kill"     // and start again
+	Deploy   Kind = "deploy"   // stop, and start the other version, in which handlers have other keys
+	Stall    Kind = "stall"    // nothing that the process sends goes on
+	Failures Kind = "failures" // calls of the database are delayed, fail, or lose their answers
+	Silence  Kind = "silence"  // calls of the database disappear, and the server does not notice
+	Unrest   Kind = "unrest"   // requests to brokers are delayed, fail, or lose their answers
+	Evict    Kind = "evict"    // the group loses a member
+	Lead     Kind = "lead"     // partitions get other leaders, and the group another coordinator
+	Jump     Kind = "jump"     // the database's clock goes ahead
+	Pause    Kind = "pause"    // an operator pauses a handler, and resumes it
+	Retry    Kind = "retry"    // an operator retries what is poisoned
+	Reject   Kind = "reject"   // an operator has rejected records handled again
+	Clean    Kind = "clean"    // another program, without consumers, cleans
+	Accept   Kind = "accept"   // the application accepts a message itself
 )
 
 // kinds are all of them, with their shares.
@@ -65,7 +63,7 @@ var kinds = []struct {
 	kind  Kind
 	share int
 }{
-	{Stop, 4}, {Kill, 6}, {Deploy, 4}, {Stall, 3}, {Trouble, 8}, {Silence, 3}, {Unrest, 5}, {Evict, 2}, {Lead, 2},
+	{Stop, 4}, {Kill, 6}, {Deploy, 4}, {Stall, 3}, {Failures, 8}, {Silence, 3}, {Unrest, 5}, {Evict, 2}, {Lead, 2},
 	{Jump, 1}, {Pause, 2}, {Retry, 3}, {Reject, 3}, {Clean, 5}, {Accept, 4},
 }
 
@@ -85,7 +83,6 @@ const (
 func NewPlan(seed uint64) Plan {
 	r := rand.New(rand.NewPCG(seed, 1))
 	p := Plan{Seed: seed, Processes: 2 + r.IntN(3)}
-	numbers := map[string]int{}
 	for i := range 10 + r.IntN(40) {
 		m := Message{At: between(r, 0, span), Topic: []string{orders, orders, payments, payments, hints}[r.IntN(5)],
 			Partition: r.IntN(partitions), ID: fmt.Sprintf("m%02d", i)}
@@ -96,12 +93,6 @@ func NewPlan(seed uint64) Plan {
 		p.Messages = append(p.Messages, m)
 	}
 	slices.SortFunc(p.Messages, func(a, b Message) int { return int(a.At - b.At) })
-	for i := range p.Messages {
-		if m := &p.Messages[i]; m.Lane != "" {
-			numbers[m.Lane]++
-			m.Number = numbers[m.Lane]
-		}
-	}
 	for _, m := range p.Messages {
 		if m.Lane == "" && r.IntN(4) == 0 { // again, later, and perhaps in another partition
 			m.At, m.Partition = m.At+between(r, 0, time.Minute), r.IntN(partitions)

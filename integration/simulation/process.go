@@ -187,7 +187,7 @@ func (s *process) open() error {
 	}
 	s.inbox, err = inbox.New("simulated", db,
 		inbox.Configure(func(o *inbox.Options) {
-			o.Logger = s.w.logger(s)
+			o.Logger = zap.NewNop()
 			o.Migrate = true
 			o.Clock = clock.Offset(s.w.skew(s.name))
 			o.Processor.MaxRetries = 3
@@ -212,15 +212,14 @@ const longest = 3 * time.Minute
 // handle is the body of all handlers. Those with a transaction write their effect in it.
 func (s *process) handle(ctx context.Context, key string, m handler.Message[[]byte], tx *gorm.DB) error {
 	w := s.w
-	run := w.ledger.begin(key, m.ID, s.name)
+	run := w.ledger.begin(key, m.ID)
 	does := succeed
 	if !w.calm.Load() {
 		does = w.plan.outcome(key, m.ID, run.number)
 	}
 	w.note("%s: %s %s, attempt %d: %s", s.name, key, m.ID, m.Attempt, does)
 	if tx != nil {
-		err := tx.Exec(`INSERT INTO effects (run, handler, message, lane) VALUES (?, ?, ?, ?)`, run.id, key, m.ID,
-			string(m.OrderingKey)).Error
+		err := tx.Exec(`INSERT INTO effects (run, handler, message) VALUES (?, ?, ?)`, run.id, key, m.ID).Error
 		if err != nil {
 			return run.end(err)
 		}
@@ -253,7 +252,7 @@ type faults struct {
 	place string
 
 	mu      sync.Mutex
-	until   time.Time // of trouble
+	until   time.Time // the faults end
 	rate    int
 	silent  bool
 	stalled time.Time // until when nothing goes on
@@ -274,7 +273,7 @@ func (f *faults) stall(lasts time.Duration) {
 
 // fault is what befalls a call.
 type fault struct {
-	call   int // its number among those in trouble
+	call   int // its number among those while faults last
 	lot    int // below 100; negative if nothing happens
 	silent bool
 	wait   time.Duration // until the process is no longer stalled
@@ -350,5 +349,3 @@ func (s *process) pause(ctx context.Context, d time.Duration) {
 	case <-s.died:
 	}
 }
-
-func (w *world) logger(s *process) *zap.Logger { return zap.NewNop() }

@@ -72,13 +72,6 @@ func (p Plan) Only(k Kept) Plan {
 			p.Events = append(p.Events, e)
 		}
 	}
-	numbers := map[string]int{}
-	for i := range p.Messages {
-		if m := &p.Messages[i]; m.Lane != "" {
-			numbers[m.Lane]++
-			m.Number = numbers[m.Lane]
-		}
-	}
 	return p
 }
 

@@ -86,17 +86,3 @@ func shrunk(t *testing.T, plan Plan, report Report) {
 	fmt.Fprintf(&text, "Repeat it, which may take a few runs, with: make simulate MINUTES=1 SEED=%d KEEP=%s", plan.Seed, kept)
 	t.Error(text.String())
 }
-
-func TestPlanFollowsFromItsSeed(t *testing.T) {
-	for seed := range uint64(100) {
-		plan := NewPlan(seed)
-		require.Equal(t, plan, NewPlan(seed))
-		require.Equal(t, plan, plan.Only(whole(plan)))
-		kept := Kept{2, []int{0, 3}, []int{1}}
-		read, err := ParseKept(kept.String())
-		require.NoError(t, err)
-		require.Equal(t, kept, read)
-	}
-	_, err := ParseKept("2/x/")
-	require.Error(t, err)
-}

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/segmentio/kafka-go"
 	"go.uber.org/zap"
 	"gorm.io/gorm"
 	"gorm.io/gorm/logger"
@@ -24,13 +25,12 @@ import (
 	simulated "github.com/gorm-inbox/inbox/integration/simulation/store"
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/ops"
-	"github.com/segmentio/kafka-go"
 )
 
 // retention is the inboxes'. A message that is completed for longer can be deleted.
 const retention = 3 * time.Minute
 
-// settling is how long after the last trouble everything must have ended.
+// settling is how long after the last fault everything must have ended.
 const settling = 45 * time.Minute
 
 // world is a run.
@@ -56,7 +56,6 @@ type world struct {
 
 // Report is what a run has found.
 type Report struct {
-	Plan     Plan
 	Broken   []string // promises
 	Timeline []string
 	Lasted   time.Duration // virtual
@@ -71,7 +70,7 @@ func Run(plan Plan) Report {
 	if err := w.run(); err != nil {
 		w.breaks("the run ends: %v", err)
 	}
-	return Report{plan, w.broken, w.timeline, time.Since(w.began), w.counts}
+	return Report{w.broken, w.timeline, time.Since(w.began), w.counts}
 }
 
 func (w *world) run() (err error) {
@@ -91,8 +90,7 @@ func (w *world) run() (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, pool.Close()) }()
-	err = w.db.Exec(`CREATE TABLE effects (run int NOT NULL PRIMARY KEY, handler text NOT NULL, message text NOT NULL,
-		lane text NOT NULL)`).Error
+	err = w.db.Exec(`CREATE TABLE effects (run int NOT NULL PRIMARY KEY, handler text NOT NULL, message text NOT NULL)`).Error
 	if err != nil {
 		return err
 	}
@@ -118,7 +116,6 @@ func (w *world) run() (err error) {
 	if err != nil {
 		return err
 	}
-
 	for i := range w.plan.Processes {
 		w.places = append(w.places, w.newPlace(string(rune('a'+i))))
 	}
@@ -126,7 +123,7 @@ func (w *world) run() (err error) {
 		p.commands <- p.start
 	}
 	w.happen()
-	w.mend()
+	w.repair()
 	w.judge()
 	for _, p := range w.places {
 		p.commands <- p.stop
@@ -185,7 +182,7 @@ func (w *world) event(e Event) {
 	case Stall:
 		p.databaseFaults.stall(e.For)
 		p.brokerFaults.stall(e.For)
-	case Trouble:
+	case Failures:
 		p.databaseFaults.begin(e.Rate, false, e.For)
 	case Silence:
 		p.databaseFaults.begin(e.Rate, true, e.For)
@@ -263,9 +260,9 @@ func (s *process) accept(id string) {
 	}
 }
 
-// mend ends all trouble, has operators repair what is left, and waits until everything has ended.
-func (w *world) mend() {
-	w.note("all trouble ends")
+// repair ends all faults, has operators repair what is left, and waits until everything has ended.
+func (w *world) repair() {
+	w.note("all faults end")
 	w.judgeStates()
 	w.calm.Store(true)
 	for _, p := range w.places {
@@ -294,7 +291,7 @@ func (w *world) mend() {
 		}
 	}
 	for _, left := range w.left() {
-		w.breaks("%s after %s without trouble", left, settling)
+		w.breaks("%s after %s without faults", left, settling)
 	}
 }
 
