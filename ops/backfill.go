@@ -40,7 +40,7 @@ func (o statusActions) Backfill(
 	if err := actor.check(); err != nil {
 		return fail(BulkResult{}, err)
 	}
-	b, err := o.newBackfill(actor, handlerKey, from, to)
+	b, err := o.newBackfill(ctx, actor, handlerKey, from, to)
 	if err != nil {
 		return fail(BulkResult{}, err)
 	}
@@ -66,7 +66,9 @@ type backfill struct {
 	before time.Time // as statements compare it
 }
 
-func (o statusActions) newBackfill(actor Actor, handlerKey string, from, to time.Time) (*backfill, error) {
+func (o statusActions) newBackfill(
+	ctx context.Context, actor Actor, handlerKey string, from, to time.Time,
+) (*backfill, error) {
 	of, err := o.opts.Live.Subscription(handlerKey)
 	if err != nil {
 		return nil, err
@@ -77,8 +79,12 @@ func (o statusActions) newBackfill(actor Actor, handlerKey string, from, to time
 	if from.IsZero() {
 		return nil, badInput("from", "it is required: the time since which messages were received")
 	}
+	now, err := o.now(ctx)
+	if err != nil {
+		return nil, err
+	}
 	if to.IsZero() {
-		to = o.opts.Clock.Now()
+		to = now
 	}
 	if err := checkAges(from, to); err != nil {
 		return nil, err
@@ -92,8 +98,8 @@ func (o statusActions) newBackfill(actor Actor, handlerKey string, from, to time
 
 // retained reports whether a message is within the handler's retention. If it is not, the handler's row was cleaned up
 // and is not missing.
-func (b *backfill) retained(receivedAt time.Time) bool {
-	return b.of.Retention == 0 || !receivedAt.Before(b.opts.Clock.Now().Add(-b.of.Retention))
+func (b *backfill) retained(receivedAt, now time.Time) bool {
+	return b.of.Retention == 0 || !receivedAt.Before(now.Add(-b.of.Retention))
 }
 
 // backfillPage is how many messages one statement reads.
@@ -122,10 +128,14 @@ func (b *backfill) find(
 	if err != nil {
 		return nil, nil, 0, fmt.Errorf("find messages: %w", err)
 	}
+	now, err := b.now(ctx)
+	if err != nil {
+		return nil, nil, 0, err
+	}
 	for _, m := range read {
 		looked++
 		next = &place{ListPlace: m.Place}
-		if m.Lacks && (!b.of.Shared || properties.Channel(m.Properties) == b.of.Channel) && b.retained(m.ReceivedAt) &&
+		if m.Lacks && (!b.of.Shared || properties.Channel(m.Properties) == b.of.Channel) && b.retained(m.ReceivedAt, now) &&
 			within(m.ReceivedAt, b.filter.From, b.filter.To) {
 			found = append(found, unhandled{UnhandledMessage: m})
 		}
@@ -208,7 +218,11 @@ func (b *backfill) addChunk(ctx context.Context, messages []unhandled) (int, err
 		if err != nil {
 			return nil, err
 		}
-		rows, err := b.rows(messages, locked)
+		now, err := b.now(ctx) // an old message's row may have been cleaned up before the lock
+		if err != nil {
+			return nil, err
+		}
+		rows, err := b.rows(messages, locked, now)
 		if err != nil {
 			return nil, err
 		}
@@ -216,7 +230,7 @@ func (b *backfill) addChunk(ctx context.Context, messages []unhandled) (int, err
 		if err != nil {
 			return nil, err
 		}
-		added, err = b.store.AddStatuses(ctx, pool, b.key, keys, rows, b.opts.Clock.Now())
+		added, err = b.store.AddStatuses(ctx, pool, b.key, keys, rows, now)
 		if err == nil && len(added) == 0 {
 			err = errNothing
 		}
@@ -230,9 +244,9 @@ func (b *backfill) addChunk(ctx context.Context, messages []unhandled) (int, err
 }
 
 // rows returns the rows to add. It leaves out messages that cleanup deleted, or may delete, before they were locked.
-func (b *backfill) rows(messages []unhandled, locked []int64) (rows []store.AddedStatus, err error) {
+func (b *backfill) rows(messages []unhandled, locked []int64, now time.Time) (rows []store.AddedStatus, err error) {
 	for _, m := range messages {
-		if !slices.Contains(locked, m.Place.Number) || !b.retained(m.ReceivedAt) {
+		if !slices.Contains(locked, m.Place.Number) || !b.retained(m.ReceivedAt, now) {
 			continue
 		}
 		id, err := uuid.NewV7()

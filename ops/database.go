@@ -50,6 +50,11 @@ func (o *access) bounded(ctx context.Context) (context.Context, context.CancelFu
 	return context.WithTimeout(ctx, fewTimeouts*o.opts.StatementTimeout)
 }
 
+// now returns the time by the clock that judges ages: the database's, where it has one.
+func (o *access) now(ctx context.Context) (time.Time, error) {
+	return o.store.Clock(ctx, o.opts.Clock.Now())
+}
+
 // pool returns a pool that runs each statement by itself, as connected does, outside of any transaction. The
 // application's logger and plugins are bypassed, and every statement reaches the primary (contract 3.7).
 func (o *access) pool(ctx context.Context) gorm.ConnPool { return o.singles.Pool(ctx) }

@@ -77,7 +77,9 @@ func (s *Store) Accept(ctx context.Context, batch store.AcceptBatch) ([]store.Ac
 }
 
 // LockKnown locks first and reads what it has locked.
-func (s *Store) LockKnown(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage) ([]base.Known, error) {
+func (s *Store) LockKnown(
+	ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage, now time.Time,
+) ([]base.Known, error) {
 	keys := make([][2]string, len(messages))
 	for i, message := range messages {
 		keys[i] = [2]string{message.ID, message.Namespace}
@@ -90,7 +92,7 @@ func (s *Store) LockKnown(ctx context.Context, pool gorm.ConnPool, messages []*s
 	for _, number := range numbers {
 		locked[number] = true
 	}
-	found, err := s.Store.LockKnown(ctx, pool, messages)
+	found, err := s.Store.LockKnown(ctx, pool, messages, s.now(now))
 	known := found[:0]
 	for _, message := range found { // one that was inserted since is not locked
 		if locked[message.Number] {
@@ -98,6 +100,21 @@ func (s *Store) LockKnown(ctx context.Context, pool gorm.ConnPool, messages []*s
 		}
 	}
 	return known, err
+}
+
+// InsertNew stores no message as received in the database's future.
+func (s *Store) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage,
+	statuses []base.StatusRow, worker string, now time.Time,
+) ([]base.StoredNumber, time.Time, error) {
+	return s.Store.InsertNew(ctx, pool, messages, statuses, worker, s.latest(now))
+}
+
+// InsertRejected stores no record as rejected in the database's future.
+func (s *Store) InsertRejected(ctx context.Context, pool gorm.ConnPool, rejected []models.RejectedMessage) error {
+	for i := range rejected {
+		rejected[i].RejectedAt = s.latest(rejected[i].RejectedAt)
+	}
+	return s.Store.InsertRejected(ctx, pool, rejected)
 }
 
 // InsertStatuses creates no status in the database's future, and keeps the worker from being marked as released.

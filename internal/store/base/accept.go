@@ -59,6 +59,7 @@ type Known struct {
 	StoredNumber
 	MessageType, Source string
 	ReceivedAt          time.Time
+	Now                 time.Time // by the clock that judges its age: the database's, where it has one
 	ContentDiffers      bool
 	MessageBytes        int
 }
@@ -73,7 +74,7 @@ type accepting interface {
 	InsertsStatuses() bool
 	// LockKnown keeps cleanup and other accepts away from these messages until the transaction ends. Messages that have
 	// vanished are missing in the result.
-	LockKnown(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage) ([]Known, error)
+	LockKnown(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage, now time.Time) ([]Known, error)
 	// LegacyKeys returns the legacy keys that programs have declared, by handler key.
 	LegacyKeys(ctx context.Context, pool gorm.ConnPool) (map[string][]string, error)
 	// HandlerKeys returns the statuses that these messages have under these handler keys.
@@ -186,7 +187,7 @@ func Accept(
 		if len(waiting) == 0 {
 			break
 		}
-		found, err := dialect.LockKnown(ctx, pool, waiting)
+		found, err := dialect.LockKnown(ctx, pool, waiting, batch.Now)
 		if err != nil {
 			return nil, err
 		}
@@ -361,7 +362,7 @@ func noteClaims(
 			if !taken(i, row) {
 				continue
 			}
-			message := asStored(batch.Messages[i], batch.Now)
+			message := asStored(batch.Messages[i], claimedAt)
 			message.Number = models.MessageNumber(row.Number)
 			claims = append(claims, store.Claim{
 				Ref: store.Ref{StatusID: row.ID, MessageNumber: row.Number, MessageID: row.MessageID,

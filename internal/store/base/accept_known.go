@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"slices"
-	"time"
 
 	"gorm.io/gorm"
 
@@ -19,6 +18,7 @@ func judge(ctx context.Context, pool gorm.ConnPool, dialect accepting, found []K
 ) (missing []StatusRow, conflicts []models.RejectedMessage, err error) {
 	var numbers []int64
 	var keys []string
+	var same []Known
 	for _, stored := range found {
 		i := index[stored.Identity]
 		setNumber(statuses[i], stored.Number)
@@ -29,7 +29,7 @@ func judge(ctx context.Context, pool gorm.ConnPool, dialect accepting, found []K
 		alike := stored.MessageType == message.Type && stored.Source == message.Source
 		result.ContentDiffers = alike && stored.ContentDiffers
 		if alike && !(stored.ContentDiffers && message.RejectDiffering) {
-			numbers = append(numbers, stored.Number)
+			numbers, same = append(numbers, stored.Number), append(same, stored)
 			for _, handler := range message.Handlers {
 				keys = append(append(keys, handler.HandlerKey), handler.LegacyKeys...)
 			}
@@ -43,16 +43,42 @@ func judge(ctx context.Context, pool gorm.ConnPool, dialect accepting, found []K
 	if len(numbers) == 0 {
 		return nil, conflicts, nil
 	}
+	keys = Distinct(keys)
+	lacking := func(has map[HandledBy]bool) (lack []StatusRow) {
+		for _, stored := range same {
+			i := index[stored.Identity]
+			for j, handler := range batch.Messages[i].Handlers {
+				if !hasRow(handler, has, stored.Number) && !cleaned(handler, stored) {
+					lack = append(lack, statuses[i][j])
+				}
+			}
+		}
+		return lack
+	}
+	has, err := keysOf(ctx, pool, dialect, numbers, keys, nil)
+	if missing = lacking(has); err != nil || len(missing) == 0 {
+		return nil, conflicts, err
+	}
 	// Another program may have renamed these handlers. It has declared that before its first row under a new key, and
-	// adds no row to these messages while they are locked. So the first statement knows the key of each such row.
+	// adds no row to these messages while they are locked. So this statement knows the key of each such row.
 	legacy, err := dialect.LegacyKeys(ctx, pool)
 	if err != nil {
 		return nil, nil, err
 	}
-	stored, err := dialect.HandlerKeys(ctx, pool, numbers, SameHandler(legacy, keys))
-	if err != nil {
-		return nil, nil, err
+	if all := SameHandler(legacy, keys); len(all) > len(keys) {
+		if has, err = keysOf(ctx, pool, dialect, numbers, all, legacy); err != nil {
+			return nil, nil, err
+		}
+		missing = lacking(has)
 	}
+	return missing, conflicts, nil
+}
+
+// keysOf returns which rows of these handler keys the messages have. A row counts under its legacy keys, too.
+func keysOf(ctx context.Context, pool gorm.ConnPool, dialect accepting, numbers []int64, keys []string,
+	legacy map[string][]string,
+) (map[HandledBy]bool, error) {
+	stored, err := dialect.HandlerKeys(ctx, pool, numbers, keys)
 	has := make(map[HandledBy]bool, len(stored))
 	for _, status := range stored {
 		has[status] = true
@@ -60,18 +86,7 @@ func judge(ctx context.Context, pool gorm.ConnPool, dialect accepting, found []K
 			has[HandledBy{status.number, key}] = true
 		}
 	}
-	for _, stored := range found {
-		i := index[stored.Identity]
-		if results[i].Conflict {
-			continue
-		}
-		for j, handler := range batch.Messages[i].Handlers {
-			if !hasRow(handler, has, stored.Number) && !cleaned(handler, stored.ReceivedAt, batch.Now) {
-				missing = append(missing, statuses[i][j])
-			}
-		}
-	}
-	return missing, conflicts, nil
+	return has, err
 }
 
 // HandledBy identifies a status by its message's number and its handler key.
@@ -98,6 +113,6 @@ func hasRow(n store.NewStatus, has map[HandledBy]bool, number int64) bool {
 
 // cleaned reports whether the message is older than the handler's retention. Its row is then missing because it was
 // cleaned up.
-func cleaned(n store.NewStatus, receivedAt, now time.Time) bool {
-	return n.Retention > 0 && receivedAt.Before(now.Add(-n.Retention))
+func cleaned(n store.NewStatus, stored Known) bool {
+	return n.Retention > 0 && stored.ReceivedAt.Before(stored.Now.Add(-n.Retention))
 }

@@ -33,9 +33,10 @@ var acceptNewSQL, acceptClaimedSQL = acceptSQL(false), acceptSQL(true)
 // each further parameter. A value that all messages have in common is sent once: unnest fills the shorter array with
 // NULL.
 //
-// A status is never created in the database's future ({latest}). It is then due at once for all claimers, even if the
-// clock of the accepting process is ahead of theirs. With a test's clock {latest} is NULL, because the database's clock
-// does not bound that. "moment" reads that clock once, so that all statuses and the result have the same time.
+// Nothing is received or created in the database's future ({latest}). A status is then due at once for all claimers,
+// and an action that takes what was received until now takes all of it, even if the clock of the accepting process is
+// ahead. With a test's clock {latest} is NULL, because the database's clock does not bound that. "moment" reads that
+// clock once, so that all messages, statuses and the result have the same time.
 //
 // A claim reads the worker's row by workers_pkey: see claimsSharedSQL.
 //
@@ -62,7 +63,7 @@ WITH moment AS MATERIALIZED (
 	SELECT m.id, COALESCE(m.namespace, ($16::text[])[1]),
 		COALESCE(m.transport_name, ($2::text[])[1]), COALESCE(m.type, ($3::text[])[1]), COALESCE(m.source, ($4::text[])[1]),
 		substring(` + contents + `::bytea FROM m.place FOR m.length), COALESCE(m.content_type, ($5::text[])[1]), COALESCE(m.properties, ($6::text[])[1]),
-		m.ordering_key, $8::timestamptz
+		m.ordering_key, (SELECT created_at FROM moment)
 	FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $14::integer[], $15::integer[], $5::text[], $6::text[], $7::bytea[], $16::text[])
 		AS m(id, transport_name, type, source, place, length, content_type, properties, ordering_key, namespace)
 	ON CONFLICT (id, namespace) DO NOTHING
@@ -85,9 +86,10 @@ SELECT id, namespace, number, NULL, NULL FROM fresh WHERE (SELECT count(*) FROM 
 
 // acceptLockSQL locks known messages by messages_pkey. It does so in the order of the array, which is the order of all
 // accepts: two accepts of the same messages wait for each other instead of deadlocking. NO KEY UPDATE keeps out cleanup
-// (UPDATE) and other accepts, but not the foreign key checks of statuses. For the sub-selects, see completionsSQL.
+// (UPDATE) and other accepts, but not the foreign key checks of statuses. For the sub-selects, see completionsSQL. The
+// database's clock, read beside each message, says how old it is.
 const acceptLockSQL = `
-SELECT m.id, m.namespace, m.number, m.type, m.source, m.received_at, sha256(m.content) <> k.hash,
+SELECT m.id, m.namespace, m.number, m.type, m.source, m.received_at, COALESCE({latest}, $4::timestamptz), sha256(m.content) <> k.hash,
 	octet_length(m.content) + octet_length(m.serialized_properties)
 FROM unnest((SELECT $1::text[]), (SELECT $2::bytea[]), (SELECT $3::text[])) WITH ORDINALITY AS k(id, hash, namespace, position)
 JOIN {messages} m ON m.id = k.id AND m.namespace = k.namespace
@@ -125,8 +127,10 @@ const acceptDeleteSQL = `DELETE FROM {statuses} WHERE id = ANY ($1::text[]::uuid
 // the rows may have the same coordinates.
 const acceptRejectedSQL = `
 INSERT INTO {rejected} (id, channel, topic, "partition", record_offset, record_timestamp, "key", "value", headers, reason, rejected_at)
-SELECT r.* FROM unnest($1::text[]::uuid[], $2::text[], $3::text[], $4::integer[], $5::bigint[], $6::timestamptz[],
-	$7::bytea[], $8::bytea[], $9::text[], $10::text[], $11::timestamptz[]) AS r
+SELECT id, channel, topic, "partition", record_offset, record_timestamp, "key", "value", headers, reason, LEAST(rejected_at, {latest})
+FROM unnest($1::text[]::uuid[], $2::text[], $3::text[], $4::integer[], $5::bigint[], $6::timestamptz[],
+	$7::bytea[], $8::bytea[], $9::text[], $10::text[], $11::timestamptz[])
+	AS r(id, channel, topic, "partition", record_offset, record_timestamp, "key", "value", headers, reason, rejected_at)
 ON CONFLICT (channel, topic, "partition", record_offset, record_timestamp) DO UPDATE SET reason = EXCLUDED.reason WHERE false`
 
 func (p *Store) Accept(ctx context.Context, batch store.AcceptBatch) ([]store.Accepted, error) {
@@ -199,16 +203,18 @@ type newRow struct {
 
 func (p *Store) InsertsStatuses() bool { return true }
 
-func (p *Store) LockKnown(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage) ([]base.Known, error) {
+func (p *Store) LockKnown(
+	ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage, now time.Time,
+) ([]base.Known, error) {
 	ids, namespaces, hashes := make([]string, len(messages)), make([]string, len(messages)), make([][]byte, len(messages))
 	for i, message := range messages {
 		hash := sha256.Sum256(message.Content)
 		ids[i], namespaces[i], hashes[i] = message.ID, message.Namespace, hash[:]
 	}
 	return store.Query(ctx, pool, p.Text(acceptLockSQL), func(rows *sql.Rows, k *base.Known) error {
-		return rows.Scan(&k.ID, &k.Namespace, &k.Number, &k.MessageType, &k.Source, &k.ReceivedAt, &k.ContentDiffers,
-			&k.MessageBytes)
-	}, ids, hashes, namespaces)
+		return rows.Scan(&k.ID, &k.Namespace, &k.Number, &k.MessageType, &k.Source, &k.ReceivedAt, &k.Now,
+			&k.ContentDiffers, &k.MessageBytes)
+	}, ids, hashes, namespaces, now.UTC())
 }
 
 func (p *Store) InsertStatuses(

@@ -97,7 +97,7 @@ func plansOf(t *testing.T, x explainer, rows int) []planned {
 			keys, numbersOf, numbersOf, counts, counts, texts, texts, contents[0]}, nil, 500},
 		{"acceptClaimedSQL", acceptClaimedSQL, []any{newIDs, texts, texts, texts, texts, texts, contents, now, newUUIDs(n),
 			newIDs, keys, numbersOf, numbersOf, counts, counts, texts, texts, worker, claimed, contents[0]}, nil, 600},
-		{"acceptLockSQL", acceptLockSQL, []any{messageIDs, hashes, texts}, []string{messageID}, 300},
+		{"acceptLockSQL", acceptLockSQL, []any{messageIDs, hashes, texts, now}, []string{messageID}, 300},
 		{"acceptKeysSQL", acceptKeysSQL, []any{messages, []string{"hot", "new"}}, []string{byMessage}, 300},
 		{"acceptStatusesSQL", acceptStatusesSQL, []any{newIDs, messageIDs, keys, now, numbersOf, numbersOf, messages, counts},
 			nil, 300},
@@ -327,7 +327,7 @@ func TestFullBatchesReadTheirRowsOnly(t *testing.T) {
 			{"settleSQL", settleSQL, settled},
 			{"settleUnlockedSQL", settleUnlockedSQL, settled},
 			{"deleteStatusesSQL", deleteStatusesSQL, []any{messages, keys, versions, ids}},
-			{"acceptLockSQL", acceptLockSQL, []any{messageIDs, hashes, namespaces}},
+			{"acceptLockSQL", acceptLockSQL, []any{messageIDs, hashes, namespaces, time.Now()}},
 		} {
 			t.Run(fmt.Sprintf("%s, analyzed %t", each.name, analyzed), func(t *testing.T) {
 				explained := x.explain(t, "force_custom_plan", each.statement, each.args...)

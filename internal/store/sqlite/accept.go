@@ -140,7 +140,9 @@ func orNull(key []byte) any {
 // InsertsStatuses returns false: the statuses are inserted later, in one statement for the whole batch.
 func (s *Store) InsertsStatuses() bool { return false }
 
-func (s *Store) LockKnown(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage) ([]base.Known, error) {
+func (s *Store) LockKnown(
+	ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage, now time.Time,
+) ([]base.Known, error) {
 	keys, contents := make([][2]string, len(messages)), make(map[base.Identity][]byte, len(messages))
 	for i, message := range messages {
 		keys[i], contents[base.IdentityOf(message)] = [2]string{message.ID, message.Namespace}, message.Content
@@ -153,7 +155,7 @@ func (s *Store) LockKnown(ctx context.Context, pool gorm.ConnPool, messages []*s
 			return err
 		}
 		k.MessageBytes += len(content)
-		k.ReceivedAt, k.ContentDiffers = received.Time, !bytes.Equal(content, contents[k.Identity])
+		k.ReceivedAt, k.Now, k.ContentDiffers = received.Time, now, !bytes.Equal(content, contents[k.Identity])
 		return nil
 	}, base.JSONList(keys))
 }

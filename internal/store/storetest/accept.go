@@ -334,6 +334,44 @@ var acceptTests = []test{
 		require.Equal(s, []byte("key"), rows[1].Key)
 		require.Equal(s, other.Timestamp, rows[1].Timestamp.UTC())
 	}},
+	{"nothing is received or rejected in the database's future", func(s *suite) {
+		if s.onSQLite("all processes of a SQLite file share the machine's clock") {
+			return
+		}
+		s.byTheMachinesClock()
+		ahead := time.Now().Add(time.Hour)
+		_, err := s.store.Accept(s.ctx, store.AcceptBatch{Messages: []store.NewMessage{message("m1", "mail")},
+			Rejected: []models.RejectedMessage{*rejection(1)}, Now: ahead})
+		require.NoError(s, err)
+		now, err := s.store.Clock(s.ctx, ahead)
+		require.NoError(s, err)
+		var received models.Message
+		require.NoError(s, s.db.Take(&received).Error)
+		require.False(s, received.ReceivedAt.After(now), "%s, and now is %s", received.ReceivedAt, now)
+		var rejected models.RejectedMessage
+		require.NoError(s, s.db.Take(&rejected).Error)
+		require.False(s, rejected.RejectedAt.After(now), "%s, and now is %s", rejected.RejectedAt, now)
+	}},
+	{"the database's clock tells a row that was cleaned from one that is missing", func(s *suite) {
+		if s.onSQLite("all processes of a SQLite file share the machine's clock") {
+			return
+		}
+		s.byTheMachinesClock()
+		kept := func(id string, handlers ...string) store.NewMessage {
+			m := message(id, handlers...)
+			for i := range m.Handlers {
+				m.Handlers[i].Retention = time.Hour
+			}
+			return m
+		}
+		now := time.Now()
+		s.acceptAt(now.Add(-2*time.Hour), kept("old", "mail"))
+		s.acceptAt(now, kept("young", "mail"))
+		for _, clock := range []time.Duration{-2 * time.Hour, 2 * time.Hour} {
+			added := s.acceptAt(now.Add(clock), kept("old", clock.String()), kept("young", clock.String()))
+			require.Equal(s, []store.Accepted{{}, {StatusesAdded: 1}}, added, clock)
+		}
+	}},
 	{"messages and rejected records are stored together or not at all", func(s *suite) {
 		bad := rejection(1)
 		bad.Topic = "\xff"
