@@ -104,11 +104,13 @@ func (s *session) call(ctx context.Context, text string, do func() error) error 
 }
 
 // onServer does something at the database's turn.
-func (s *session) onServer(do func() error) error {
+func (s *session) onServer(do func() error) error { return s.onServerUntil(context.Background(), do) }
+
+func (s *session) onServerUntil(ctx context.Context, do func() error) error {
 	if s.alone {
 		return do()
 	}
-	if err := s.database.turn.Acquire(context.Background()); err != nil {
+	if err := s.database.turn.Acquire(ctx); err != nil {
 		return err
 	}
 	defer s.database.turn.Release()
@@ -147,13 +149,20 @@ func (s *session) abort() error {
 	})
 }
 
-// Close ends the session as if the client had closed its connection. A silent one stays.
+// Close ends the session as if the client had closed its connection. A silent one stays. If another session has the
+// turn, the server notices later: another goroutine may wait for this call by a mutex of database/sql, see Link.
 func (s *session) Close() error {
 	if s.silent {
 		return nil
 	}
-	err := s.onServer(func() error { s.terminate(); return nil })
-	if errors.Is(err, ErrTerminated) {
+	end := func() error { s.terminate(); return nil }
+	now, cancel := context.WithCancel(context.Background())
+	cancel()
+	err := s.onServerUntil(now, end)
+	if errors.Is(err, context.Canceled) {
+		go func() { _ = s.onServer(end) }()
+	}
+	if errors.Is(err, ErrTerminated) || errors.Is(err, context.Canceled) {
 		return nil
 	}
 	return err
