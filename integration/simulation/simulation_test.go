@@ -30,7 +30,7 @@ func inBubble(t *testing.T, plan Plan) (report Report) {
 }
 
 // TestSeeds runs seeds for MINUTES, one after the other, from SEED or from one that it draws. With KEEP it runs that
-// part of SEED's plan, as often as fits. Without MINUTES it runs a single seed. With SHRINK=no a failing plan is printed
+// part of SEED's plan, as often as fits. Without MINUTES it runs a single seed. With SHRINK=no it prints a failing plan
 // as it is.
 func TestSeeds(t *testing.T) {
 	seed := rand.Uint64N(1e12)
