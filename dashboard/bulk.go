@@ -161,11 +161,8 @@ func (q *request) bulkFilter(action string, query url.Values) (ops.Filter, url.V
 	if !hasCondition(filter) {
 		return filter, nil, badInput("Narrow the filter first: by handler, type, error, time, message ID or failure group.")
 	}
-	if filter.To.IsZero() {
-		filter.To = q.now()
-		fields.Set("to", filter.To.Format(time.RFC3339Nano))
-	}
-	return filter, fields, nil
+	err = q.untilNow(&filter.To, fields)
+	return filter, fields, err
 }
 
 // startBulk starts the confirmed action and redirects to its progress page.
@@ -215,11 +212,8 @@ func (q *request) acceptAllFilter(query url.Values) (ops.RejectedFilter, url.Val
 	if filter == (ops.RejectedFilter{}) {
 		return filter, nil, badInput("Narrow the filter first: by channel, topic, reason or time.")
 	}
-	if filter.To.IsZero() {
-		filter.To = q.now()
-		fields.Set("to", filter.To.Format(time.RFC3339Nano))
-	}
-	return filter, fields, nil
+	err = q.untilNow(&filter.To, fields)
+	return filter, fields, err
 }
 
 // confirmReAccept counts the rejected messages that match in a dry run and asks for confirmation.
@@ -293,11 +287,21 @@ func (q *request) backfillPeriod(query url.Values) (fields url.Values, from, to 
 		return nil, from, to, err
 	}
 	from, to = filter.From, filter.To
-	if !from.IsZero() && to.IsZero() {
-		to = q.now()
+	if !from.IsZero() {
+		err = q.untilNow(&to, fields)
+	}
+	return fields, from, to, err
+}
+
+// untilNow ends a period without an end now, by the clock that judges ages.
+func (q *request) untilNow(to *time.Time, fields url.Values) (err error) {
+	if !to.IsZero() {
+		return nil
+	}
+	if *to, err = q.d.ops.Now(q.r.Context()); err == nil {
 		fields.Set("to", to.Format(time.RFC3339Nano))
 	}
-	return fields, from, to, nil
+	return err
 }
 
 // startBackfill starts the confirmed backfill and redirects to its progress page.

@@ -79,7 +79,7 @@ func (o statusActions) newBackfill(
 	if from.IsZero() {
 		return nil, badInput("from", "it is required: the time since which messages were received")
 	}
-	now, err := o.now(ctx)
+	now, err := o.Now(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +128,7 @@ func (b *backfill) find(
 	if err != nil {
 		return nil, nil, 0, fmt.Errorf("find messages: %w", err)
 	}
-	now, err := b.now(ctx)
+	now, err := b.Now(ctx)
 	if err != nil {
 		return nil, nil, 0, err
 	}
@@ -218,7 +218,8 @@ func (b *backfill) addChunk(ctx context.Context, messages []unhandled) (int, err
 		if err != nil {
 			return nil, err
 		}
-		now, err := b.now(ctx) // an old message's row may have been cleaned up before the lock
+		// Between the read above and the lock a message may have become old, and its row may have been cleaned up.
+		now, err := b.store.ClockIn(ctx, pool, b.opts.Clock.Now())
 		if err != nil {
 			return nil, err
 		}

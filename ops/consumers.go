@@ -168,7 +168,7 @@ const requestsLast = time.Hour
 
 // requests returns the requests that are not carried out, by the halts that they are for.
 func (o processes) requests(ctx context.Context) (map[PartitionRef]models.PartitionRequest, error) {
-	now, err := o.now(ctx)
+	now, err := o.Now(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -226,7 +226,7 @@ func (o processes) request(ctx context.Context, actor Actor, action Action, at P
 	}
 	var now time.Time
 	if err == nil {
-		now, err = o.now(ctx) // another machine judges whether the request has expired
+		now, err = o.Now(ctx) // another machine judges whether the request has expired
 	}
 	if err != nil {
 		return fmt.Errorf("%s %s at offset %d: %w", action, target, at.Offset, err)

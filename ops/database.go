@@ -50,9 +50,10 @@ func (o *access) bounded(ctx context.Context) (context.Context, context.CancelFu
 	return context.WithTimeout(ctx, fewTimeouts*o.opts.StatementTimeout)
 }
 
-// now returns the time by the clock that judges ages: the database's, where it has one.
-func (o *access) now(ctx context.Context) (time.Time, error) {
-	return o.store.Clock(ctx, o.opts.Clock.Now())
+// Now returns the time by the clock that judges ages: the database's, or on SQLite and in tests the option Clock. End a
+// filter with it to count and then act on what there is now (contract 3.5).
+func (o *access) Now(ctx context.Context) (time.Time, error) {
+	return o.store.ClockIn(ctx, o.pool(ctx), o.opts.Clock.Now())
 }
 
 // pool returns a pool that runs each statement by itself, as connected does, outside of any transaction. The

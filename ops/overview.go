@@ -66,8 +66,13 @@ type HandlerOverview struct {
 func (o *Ops) Overview(ctx context.Context) (Overview, error) {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
-	out := Overview{At: o.opts.Clock.Now()}
+	var out Overview
 	fail := func(err error) (Overview, error) { return Overview{}, fmt.Errorf("overview: %w", err) }
+	now, err := o.Now(ctx)
+	if err != nil {
+		return fail(err)
+	}
+	out.At = now
 	handlers, workers, err := o.handlers(ctx)
 	if err != nil {
 		return fail(err)

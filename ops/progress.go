@@ -72,7 +72,7 @@ const removedAfter = store.CountUndeclaredEvery
 func (o processes) Progress(ctx context.Context) ([]TopicProgress, error) {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
-	now, err := o.now(ctx)
+	now, err := o.Now(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("list progress: %w", err)
 	}
@@ -106,7 +106,7 @@ func (o processes) ForgetTopic(ctx context.Context, actor Actor, topic TopicRef)
 	err := topic.check()
 	var now time.Time
 	if err == nil {
-		now, err = o.now(ctx)
+		now, err = o.Now(ctx)
 	}
 	if err != nil {
 		return fmt.Errorf("%s %s: %w", actionForgetTopic, target, err)

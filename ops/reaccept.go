@@ -60,7 +60,7 @@ func (o rejections) reAcceptMatching(
 		return fail(badInput("filter", "it takes every rejected message: name the channel"))
 	}
 	if filter.To.IsZero() { // otherwise newly rejected messages could keep it running without an end
-		now, err := o.now(ctx)
+		now, err := o.Now(ctx)
 		if err != nil {
 			return fail(err)
 		}
@@ -276,7 +276,7 @@ func (o rejections) RequestReAcceptMatching(
 
 func (o rejections) requestReAccept(ctx context.Context, actor Actor, id string, filter *RejectedFilter) error {
 	target := "rejected message " + id
-	now, err := o.now(ctx) // another machine judges whether the request has expired
+	now, err := o.Now(ctx) // another machine judges whether the request has expired
 	if err != nil {
 		return fmt.Errorf("%s %s: %w", ActionReAccept, target, err)
 	}
@@ -296,7 +296,7 @@ const requestedTimeout = 5 * time.Minute
 // takes a request before it carries it out, so at most once; the audit has the result. A running Inbox calls this at
 // each heartbeat. It needs a Live. Once ctx has ended, no further request begins.
 func (o rejections) ReAcceptRequested(ctx context.Context, channels []string) error {
-	now, err := o.now(ctx)
+	now, err := o.Now(ctx)
 	if err != nil {
 		return fmt.Errorf("list requests to accept again: %w", err)
 	}

@@ -329,15 +329,23 @@ func (a *app) actOnMatching(cmd *cobra.Command, act action, args []string, filte
 	if len(filter.States) == 0 {
 		filter.States = []ops.State{ops.StatePoisoned}
 	}
-	// Exclude messages received after this moment, because they were neither counted nor seen.
-	if now := a.now(); filter.To.IsZero() && filter.From.Before(now) {
-		filter.To = now
-	}
 	return a.actOnAll(cmd, bulk, bulkAction{verb: act.verb, done: act.done,
 		what: fmt.Sprintf("Statuses that match (%s)", joinedStates(filter.States, ", ")),
 		run: func(ctx context.Context, o *ops.Ops, bulk ops.Bulk) (ops.BulkResult, error) {
+			if err := untilNow(ctx, o, filter.From, &filter.To); err != nil {
+				return ops.BulkResult{}, err
+			}
 			return act.matching(o, ctx, a.who(), filter, bulk)
 		}})
+}
+
+// untilNow ends a period without an end now. What comes later was neither counted nor seen.
+func untilNow(ctx context.Context, o *ops.Ops, from time.Time, to *time.Time) error {
+	now, err := o.Now(ctx)
+	if err == nil && to.IsZero() && from.Before(now) {
+		*to = now
+	}
+	return err
 }
 
 // bulkAction is an action on all that match a filter. what names them.

@@ -182,12 +182,12 @@ with "dry_run", "stopped" and "error".`,
 			if err != nil {
 				return err
 			}
-			if in.to.IsZero() {
-				in.to = a.now()
-			}
 			filter := filters.filter(cmd, in)
 			return a.actOnAll(cmd, &bulk, bulkAction{verb: "accept", done: "requested", what: "Rejected messages that match",
 				run: func(ctx context.Context, o *ops.Ops, bulk ops.Bulk) (ops.BulkResult, error) {
+					if err := untilNow(ctx, o, filter.From, &filter.To); err != nil {
+						return ops.BulkResult{}, err
+					}
 					return o.RequestReAcceptMatching(ctx, a.who(), filter, bulk)
 				}})
 		},

@@ -162,7 +162,7 @@ func (r *report) close() {
 var simulationMutants = []mutant{
 	{
 		Name:    "sqlite: completion ignores the version",
-		Why:     "a worker that was given up would complete what another one runs (contract 5.4)",
+		Why:     "a worker that was given up would complete what another one runs (contract 3.2, 5.10)",
 		Package: "internal/store/sqlite",
 		In:      "completeSQL",
 		Old:     "AND {statuses}.version = c.version AND",

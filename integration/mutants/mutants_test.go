@@ -212,7 +212,7 @@ func TestEachMutantAppliesAndCompiles(t *testing.T) {
 	require.NoError(t, err)
 	compiler := newCompiler(t, top, filepath.Join(top, "idempotent", "redisstore"))
 	var problems []error
-	for _, m := range mutants {
+	for _, m := range slices.Concat(mutants, simulationMutants) {
 		path, _, mutated, err := m.apply(top)
 		if err == nil && filepath.Ext(path) == ".go" {
 			err = compiler.check(path, mutated)

@@ -155,10 +155,18 @@ func (s *sampler) run(ctx context.Context) {
 func (s *sampler) takeSample(ctx context.Context, longRunning map[string]*condition.Condition) error {
 	var backlog []processor.Backlog
 	var workers int
+	var ahead time.Duration // our clock, of the database's
 	err := routine.Protect("the sample", func() (err error) {
 		s.logLongRunning(longRunning)
-		backlog, workers, err = s.e.processor.Backlog(ctx)
-		return err
+		if backlog, workers, err = s.e.processor.Backlog(ctx); err != nil {
+			return err
+		}
+		return s.e.bounded(ctx, func(ctx context.Context) error {
+			ours := s.now()
+			now, err := s.e.store.Clock(ctx, ours)
+			ahead = ours.Sub(now)
+			return err
+		})
 	})
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -178,8 +186,12 @@ func (s *sampler) takeSample(ctx context.Context, longRunning map[string]*condit
 	s.backlog, s.workers = backlog, workers
 	sampled := make([]telemetry.HandlerSample, len(backlog))
 	for i, b := range backlog {
+		oldest := b.OldestDue
+		if !oldest.IsZero() {
+			oldest = oldest.Add(ahead) // health and metrics compare it with our clock
+		}
 		sampled[i] = telemetry.HandlerSample{HandlerKey: b.HandlerKey, Due: b.Due, Waiting: b.Waiting,
-			Processing: b.Processing, Poisoned: b.Poisoned, Capped: b.Capped, OldestDue: b.OldestDue, Paused: b.Paused,
+			Processing: b.Processing, Poisoned: b.Poisoned, Capped: b.Capped, OldestDue: oldest, Paused: b.Paused,
 			Broken: b.Broken}
 	}
 	p := s.e.processor.Health()

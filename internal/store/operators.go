@@ -357,6 +357,8 @@ type Backfiller interface {
 	ScanUnhandled(ctx context.Context, pool gorm.ConnPool, scan UnhandledScan) ([]UnhandledMessage, error)
 	// SameHandler returns these keys of a handler, and those of which programs have declared one of them a legacy key.
 	SameHandler(ctx context.Context, pool gorm.ConnPool, keys []string) ([]string, error)
+	// ClockIn is Clock on this pool, such as a transaction's.
+	ClockIn(ctx context.Context, pool gorm.ConnPool, now time.Time) (time.Time, error)
 	// LockMessages locks messages as accepts do, and returns those that exist.
 	LockMessages(ctx context.Context, pool gorm.ConnPool, numbers []int64) ([]int64, error)
 	// AddStatuses adds statuses of a handler key to messages that have none under any of its keys, in their lanes, due

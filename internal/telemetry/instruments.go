@@ -350,7 +350,7 @@ type HandlerSample struct {
 	// are more.
 	Due, Waiting, Processing, Poisoned int
 	Capped                             bool
-	// OldestDue is when the oldest of the due statuses became due; zero if none is.
+	// OldestDue is when the oldest of the due statuses became due, by this process's clock; zero if none is.
 	OldestDue time.Time
 	// Paused and Broken (its circuit breaker is open) mean that nothing is claimed for it.
 	Paused, Broken bool

@@ -102,29 +102,35 @@ func (s *Store) LockKnown(
 	return known, err
 }
 
-// InsertNew stores no message as received in the database's future.
+// InsertNew takes the time of receipt from the database's clock.
 func (s *Store) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage,
 	statuses []base.StatusRow, worker string, now time.Time,
 ) ([]base.StoredNumber, time.Time, error) {
-	return s.Store.InsertNew(ctx, pool, messages, statuses, worker, s.latest(now))
+	return s.Store.InsertNew(ctx, pool, messages, statuses, worker, s.now(now))
 }
 
-// InsertRejected stores no record as rejected in the database's future.
+// InsertRejected takes the time of rejection from the database's clock.
 func (s *Store) InsertRejected(ctx context.Context, pool gorm.ConnPool, rejected []models.RejectedMessage) error {
 	for i := range rejected {
-		rejected[i].RejectedAt = s.latest(rejected[i].RejectedAt)
+		rejected[i].RejectedAt = s.now(rejected[i].RejectedAt)
 	}
 	return s.Store.InsertRejected(ctx, pool, rejected)
 }
 
-// InsertStatuses creates no status in the database's future, and keeps the worker from being marked as released.
+// KeepGap takes the time at which it was found from the database's clock.
+func (s *Store) KeepGap(ctx context.Context, gap models.Gap) (bool, error) {
+	gap.FoundAt = s.now(gap.FoundAt)
+	return s.Store.KeepGap(ctx, gap)
+}
+
+// InsertStatuses takes the time of creation from the database's clock, and keeps the worker from being marked as released.
 func (s *Store) InsertStatuses(ctx context.Context, pool gorm.ConnPool, statuses []base.StatusRow, worker string,
 	now time.Time,
 ) (added []string, claimedAt time.Time, err error) {
 	if worker, err = s.lockWorker(ctx, pool, worker); err != nil {
 		return nil, time.Time{}, err
 	}
-	return s.Store.InsertStatuses(ctx, pool, statuses, worker, s.latest(now))
+	return s.Store.InsertStatuses(ctx, pool, statuses, worker, s.now(now))
 }
 
 // Complete takes the time of completion from the database's clock.
@@ -250,7 +256,12 @@ func (s *Store) DeleteRejected(ctx context.Context, before time.Time, limit int)
 
 // Clock asks the database.
 func (s *Store) Clock(ctx context.Context, now time.Time) (time.Time, error) {
-	times, err := store.Query(ctx, s.Pool(ctx), `SELECT clock(0)`, store.Value[store.Stamp])
+	return s.ClockIn(ctx, s.Pool(ctx), now)
+}
+
+// ClockIn asks on this pool.
+func (s *Store) ClockIn(ctx context.Context, pool gorm.ConnPool, now time.Time) (time.Time, error) {
+	times, err := store.Query(ctx, pool, `SELECT clock(0)`, store.Value[store.Stamp])
 	if err != nil || s.testClock {
 		return now, base.Doing("read the database's clock", err)
 	}

@@ -55,8 +55,8 @@ func judge(ctx context.Context, pool gorm.ConnPool, dialect accepting, found []K
 		}
 		return lack
 	}
-	has, err := keysOf(ctx, pool, dialect, numbers, keys, nil)
-	if missing = lacking(has); err != nil || len(missing) == 0 {
+	rows, err := dialect.HandlerKeys(ctx, pool, numbers, keys)
+	if err != nil || len(lacking(underKeys(rows, nil))) == 0 {
 		return nil, conflicts, err
 	}
 	// Another program may have renamed these handlers. It has declared that before its first row under a new key, and
@@ -66,27 +66,23 @@ func judge(ctx context.Context, pool gorm.ConnPool, dialect accepting, found []K
 		return nil, nil, err
 	}
 	if all := SameHandler(legacy, keys); len(all) > len(keys) {
-		if has, err = keysOf(ctx, pool, dialect, numbers, all, legacy); err != nil {
+		if rows, err = dialect.HandlerKeys(ctx, pool, numbers, all); err != nil {
 			return nil, nil, err
 		}
-		missing = lacking(has)
 	}
-	return missing, conflicts, nil
+	return lacking(underKeys(rows, legacy)), conflicts, nil
 }
 
-// keysOf returns which rows of these handler keys the messages have. A row counts under its legacy keys, too.
-func keysOf(ctx context.Context, pool gorm.ConnPool, dialect accepting, numbers []int64, keys []string,
-	legacy map[string][]string,
-) (map[HandledBy]bool, error) {
-	stored, err := dialect.HandlerKeys(ctx, pool, numbers, keys)
-	has := make(map[HandledBy]bool, len(stored))
-	for _, status := range stored {
-		has[status] = true
-		for _, key := range legacy[status.handlerKey] {
-			has[HandledBy{status.number, key}] = true
+// underKeys returns under which keys messages have a row: its own key and that key's legacy keys.
+func underKeys(rows []HandledBy, legacy map[string][]string) map[HandledBy]bool {
+	has := make(map[HandledBy]bool, len(rows))
+	for _, row := range rows {
+		has[row] = true
+		for _, key := range legacy[row.handlerKey] {
+			has[HandledBy{row.number, key}] = true
 		}
 	}
-	return has, err
+	return has
 }
 
 // HandledBy identifies a status by its message's number and its handler key.

@@ -33,9 +33,8 @@ var acceptNewSQL, acceptClaimedSQL = acceptSQL(false), acceptSQL(true)
 // each further parameter. A value that all messages have in common is sent once: unnest fills the shorter array with
 // NULL.
 //
-// Nothing is received or created in the database's future ({latest}). A status is then due at once for all claimers,
-// and an action that takes what was received until now takes all of it, even if the clock of the accepting process is
-// ahead. With a test's clock {latest} is NULL, because the database's clock does not bound that. "moment" reads that
+// What is received and created has the time of the database's clock ({latest}), which also judges its age and whether
+// it is due: the clock of the accepting process may be wrong. With a test's clock {latest} is NULL. "moment" reads that
 // clock once, so that all messages, statuses and the result have the same time.
 //
 // A claim reads the worker's row by workers_pkey: see claimsSharedSQL.
@@ -52,25 +51,25 @@ func acceptSQL(claims bool) string {
 		columns = `, processing_started_at, worker_id`
 		values = `, CASE WHEN worker.id IS NOT NULL THEN $8::timestamptz END, worker.id`
 		join = `LEFT JOIN worker ON ($19::boolean[])[s.position]`
-		claimedAt = `CASE WHEN EXISTS (SELECT FROM worker) THEN (SELECT created_at FROM moment) END`
+		claimedAt = `CASE WHEN EXISTS (SELECT FROM worker) THEN (SELECT now FROM moment) END`
 		contents = "$20"
 	}
 	return `
 WITH moment AS MATERIALIZED (
-	SELECT LEAST($8::timestamptz, {latest}) AS created_at
+	SELECT COALESCE({latest}, $8::timestamptz) AS now
 ), ` + worker + `fresh AS (
 	INSERT INTO {messages} (id, namespace, transport_name, type, source, content, content_type, serialized_properties, ordering_key, received_at)
 	SELECT m.id, COALESCE(m.namespace, ($16::text[])[1]),
 		COALESCE(m.transport_name, ($2::text[])[1]), COALESCE(m.type, ($3::text[])[1]), COALESCE(m.source, ($4::text[])[1]),
 		substring(` + contents + `::bytea FROM m.place FOR m.length), COALESCE(m.content_type, ($5::text[])[1]), COALESCE(m.properties, ($6::text[])[1]),
-		m.ordering_key, (SELECT created_at FROM moment)
+		m.ordering_key, (SELECT now FROM moment)
 	FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $14::integer[], $15::integer[], $5::text[], $6::text[], $7::bytea[], $16::text[])
 		AS m(id, transport_name, type, source, place, length, content_type, properties, ordering_key, namespace)
 	ON CONFLICT (id, namespace) DO NOTHING
 	RETURNING id, namespace, number, octet_length(content) + octet_length(serialized_properties) AS bytes
 ), added AS (
 	INSERT INTO {statuses} (id, message_number, message_bytes, message_id, handler_key, created_at, lane_handler, lane_key` + columns + `)
-	SELECT s.id, fresh.number, fresh.bytes, s.message_id, COALESCE(s.handler_key, ($11::text[])[1]), (SELECT created_at FROM moment), s.lane_handler, s.lane_key` + values + `
+	SELECT s.id, fresh.number, fresh.bytes, s.message_id, COALESCE(s.handler_key, ($11::text[])[1]), (SELECT now FROM moment), s.lane_handler, s.lane_key` + values + `
 	FROM unnest($9::uuid[], $10::text[], $11::text[], $12::bigint[], $13::bigint[], $17::text[])
 		WITH ORDINALITY AS s(id, message_id, handler_key, lane_handler, lane_key, namespace, position)
 	JOIN fresh ON fresh.id = s.message_id AND fresh.namespace = COALESCE(s.namespace, ($17::text[])[1])
@@ -110,7 +109,7 @@ CROSS JOIN LATERAL (
 var acceptStatusesSQL = `
 WITH added AS (
 	INSERT INTO {statuses} (id, message_number, message_bytes, message_id, handler_key, created_at, lane_handler, lane_key)
-	SELECT s.id, s.message_number, s.message_bytes, s.message_id, s.handler_key, LEAST($4::timestamptz, {latest}), s.lane_handler, s.lane_key
+	SELECT s.id, s.message_number, s.message_bytes, s.message_id, s.handler_key, COALESCE({latest}, $4::timestamptz), s.lane_handler, s.lane_key
 	FROM unnest($1::text[]::uuid[], $2::text[], $3::text[], $5::bigint[], $6::bigint[], $7::bigint[], $8::integer[])
 		WITH ORDINALITY AS s(id, message_id, handler_key, lane_handler, lane_key, message_number, message_bytes, position)
 	ORDER BY s.position
@@ -127,7 +126,7 @@ const acceptDeleteSQL = `DELETE FROM {statuses} WHERE id = ANY ($1::text[]::uuid
 // the rows may have the same coordinates.
 const acceptRejectedSQL = `
 INSERT INTO {rejected} (id, channel, topic, "partition", record_offset, record_timestamp, "key", "value", headers, reason, rejected_at)
-SELECT id, channel, topic, "partition", record_offset, record_timestamp, "key", "value", headers, reason, LEAST(rejected_at, {latest})
+SELECT id, channel, topic, "partition", record_offset, record_timestamp, "key", "value", headers, reason, COALESCE({latest}, rejected_at)
 FROM unnest($1::text[]::uuid[], $2::text[], $3::text[], $4::integer[], $5::bigint[], $6::timestamptz[],
 	$7::bytea[], $8::bytea[], $9::text[], $10::text[], $11::timestamptz[])
 	AS r(id, channel, topic, "partition", record_offset, record_timestamp, "key", "value", headers, reason, rejected_at)

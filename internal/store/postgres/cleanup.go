@@ -63,7 +63,11 @@ WHERE s.message_number = ANY ((SELECT $1::bigint[])::bigint[])
 const clockSQL = `SELECT COALESCE({latest}, $1::timestamptz)`
 
 func (p *Store) Clock(ctx context.Context, now time.Time) (time.Time, error) {
-	times, err := store.Query(ctx, p.Pool(ctx), p.Text(clockSQL), store.Value[time.Time], now.UTC())
+	return p.ClockIn(ctx, p.Pool(ctx), now)
+}
+
+func (p *Store) ClockIn(ctx context.Context, pool gorm.ConnPool, now time.Time) (time.Time, error) {
+	times, err := store.Query(ctx, pool, p.Text(clockSQL), store.Value[time.Time], now.UTC())
 	if err != nil {
 		return time.Time{}, base.Doing("read the database's clock", err)
 	}

@@ -18,7 +18,7 @@ FROM {rejected} WHERE id = $1::text::uuid`,
 // waits for the synchronous standby (see confirmed).
 const keepGapSQL = `
 INSERT INTO {gaps} (id, channel, topic, "partition", from_offset, to_offset, reason, found_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, LEAST($8::timestamptz, {latest}))
+VALUES ($1, $2, $3, $4, $5, $6, $7, COALESCE({latest}, $8::timestamptz))
 ON CONFLICT (channel, topic, "partition", from_offset, to_offset) DO UPDATE SET reason = EXCLUDED.reason WHERE false`
 
 // requestsSQL uses partition_requests_pkey.

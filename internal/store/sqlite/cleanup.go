@@ -55,6 +55,10 @@ func walkArgs(req store.CleanupRequest) []any {
 
 func (s *Store) Clock(_ context.Context, now time.Time) (time.Time, error) { return now, nil }
 
+func (s *Store) ClockIn(_ context.Context, _ gorm.ConnPool, now time.Time) (time.Time, error) {
+	return now, nil
+}
+
 func (s *Store) Expired(ctx context.Context, req store.CleanupRequest) (store.ExpiredBatch, error) {
 	candidates, err := store.Query(ctx, s.Pool(ctx), s.Text(expiredSQL), func(rows *sql.Rows, c *base.Candidate) error {
 		var received store.Stamp

@@ -334,23 +334,40 @@ var acceptTests = []test{
 		require.Equal(s, []byte("key"), rows[1].Key)
 		require.Equal(s, other.Timestamp, rows[1].Timestamp.UTC())
 	}},
-	{"nothing is received or rejected in the database's future", func(s *suite) {
+	{"a row under one of a message's keys counts under another if a program has renamed the handler", func(s *suite) {
+		s.accept(message("m", "new"))
+		_, err := s.store.DeclareLegacyKeys(s.ctx, nil, map[string][]string{"new": {"old"}}, noon)
+		require.NoError(s, err)
+		require.Equal(s, []store.Accepted{{}}, s.accept(message("m", "new", "old")))
+		require.Equal(s, []store.Accepted{{StatusesAdded: 1}}, s.accept(message("m", "new", "old", "other")))
+	}},
+	{"what is received and rejected has the time of the database's clock", func(s *suite) {
 		if s.onSQLite("all processes of a SQLite file share the machine's clock") {
 			return
 		}
 		s.byTheMachinesClock()
-		ahead := time.Now().Add(time.Hour)
-		_, err := s.store.Accept(s.ctx, store.AcceptBatch{Messages: []store.NewMessage{message("m1", "mail")},
-			Rejected: []models.RejectedMessage{*rejection(1)}, Now: ahead})
-		require.NoError(s, err)
-		now, err := s.store.Clock(s.ctx, ahead)
-		require.NoError(s, err)
-		var received models.Message
-		require.NoError(s, s.db.Take(&received).Error)
-		require.False(s, received.ReceivedAt.After(now), "%s, and now is %s", received.ReceivedAt, now)
-		var rejected models.RejectedMessage
-		require.NoError(s, s.db.Take(&rejected).Error)
-		require.False(s, rejected.RejectedAt.After(now), "%s, and now is %s", rejected.RejectedAt, now)
+		for _, wrong := range []time.Duration{-time.Hour, time.Hour} {
+			before, err := s.store.Clock(s.ctx, time.Now())
+			require.NoError(s, err)
+			its := time.Now().Add(wrong)
+			_, err = s.store.Accept(s.ctx, store.AcceptBatch{Messages: []store.NewMessage{message(wrong.String(), "mail")},
+				Rejected: []models.RejectedMessage{*rejection(int64(wrong))}, Now: its})
+			require.NoError(s, err)
+			_, err = s.store.KeepGap(s.ctx, models.Gap{ID: uuid.NewString(), Channel: "c", Topic: "t", FromOffset: int64(wrong),
+				ToOffset: int64(wrong) + 1, FoundAt: its})
+			require.NoError(s, err)
+			after, err := s.store.Clock(s.ctx, time.Now())
+			require.NoError(s, err)
+			for _, at := range []string{"inbox_messages.received_at", "inbox_handler_statuses.created_at",
+				"inbox_rejected_messages.rejected_at", "inbox_gaps.found_at"} {
+				table, column, _ := strings.Cut(at, ".")
+				var wrongly int64
+				require.NoError(s, s.db.Table(table).Where(column+" > ?", after).Count(&wrongly).Error)
+				require.Zero(s, wrongly, "%s, %s", at, wrong)
+				require.NoError(s, s.db.Table(table).Where(column+" < ?", before.Add(-time.Minute)).Count(&wrongly).Error)
+				require.Zero(s, wrongly, "%s, %s", at, wrong)
+			}
+		}
 	}},
 	{"the database's clock tells a row that was cleaned from one that is missing", func(s *suite) {
 		if s.onSQLite("all processes of a SQLite file share the machine's clock") {
@@ -365,8 +382,8 @@ var acceptTests = []test{
 			return m
 		}
 		now := time.Now()
-		s.acceptAt(now.Add(-2*time.Hour), kept("old", "mail"))
-		s.acceptAt(now, kept("young", "mail"))
+		s.acceptAt(now, kept("old", "mail"), kept("young", "mail"))
+		require.NoError(s, s.db.Model(&models.Message{}).Where("id = ?", "old").Update("received_at", now.Add(-2*time.Hour)).Error)
 		for _, clock := range []time.Duration{-2 * time.Hour, 2 * time.Hour} {
 			added := s.acceptAt(now.Add(clock), kept("old", clock.String()), kept("young", clock.String()))
 			require.Equal(s, []store.Accepted{{}, {StatusesAdded: 1}}, added, clock)
