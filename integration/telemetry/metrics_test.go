@@ -18,6 +18,7 @@ import (
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
@@ -296,6 +297,22 @@ func TestGaugesShowTheBacklogWhileTheInboxRuns(t *testing.T) {
 		collected := m.collect(t)
 		require.NotContains(t, collected, "inbox.backlog.due", "not after the stop")
 		require.EqualValues(t, 3, sum(collected["inbox.attempts.processed"]), "counts stay for what is collected last")
+	})
+}
+
+// TestOldestDueAgeIsTheDatabases proves contract 3.5: the clock of the process may be wrong.
+func TestOldestDueAgeIsTheDatabases(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+		metrics, metered := newMeter(t)
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), metered, inbox.Configure(func(o *inbox.Options) {
+			o.Clock, o.SampleInterval = clock.Offset(time.Hour), 10*time.Millisecond
+		}), inboxtest.Handlers(inboxtest.Do("h", func(context.Context, inboxtest.Bytes) error { return nil })))
+		require.NoError(t, ib.Pause(t.Context(), "h"))
+		inboxtest.Accept(t, ib, "m")
+		inboxtest.Start(t, ib)
+		age := func() float64 { return sum(metrics.collect(t)["inbox.backlog.oldest_due.age"]) }
+		inboxtest.Eventually(t, func() bool { return age() > 0 }, "it is due")
+		require.Less(t, age(), time.Minute.Seconds())
 	})
 }
 
