@@ -123,7 +123,8 @@ func (s *Store) KeepGap(ctx context.Context, gap models.Gap) (bool, error) {
 	return s.Store.KeepGap(ctx, gap)
 }
 
-// InsertStatuses takes the time of creation from the database's clock, and keeps the worker from being marked as released.
+// InsertStatuses takes the time of creation from the database's clock, and keeps the worker from being marked as
+// released.
 func (s *Store) InsertStatuses(ctx context.Context, pool gorm.ConnPool, statuses []base.StatusRow, worker string,
 	now time.Time,
 ) (added []string, claimedAt time.Time, err error) {
