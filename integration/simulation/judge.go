@@ -166,9 +166,7 @@ func (w *world) open() (all []open) {
 
 // judgeStates checks what the rows say of the attempts that the handlers have seen.
 func (w *world) judgeStates() {
-	abrupt := slices.ContainsFunc(w.plan.Events, func(e Event) bool {
-		return slices.Contains([]Kind{Kill, Stall, Failures, Silence}, e.Kind)
-	})
+	disturbed := w.plan.has(abrupt...)
 	for _, s := range w.open() {
 		handler := strings.TrimSuffix(s.HandlerKey, "-2")
 		failed := w.ledger.failed(handler, s.MessageID)
@@ -178,7 +176,7 @@ func (w *world) judgeStates() {
 		if s.IsPoisoned && s.ErrorCount+s.AbandonedCount == 0 {
 			w.breaks("%s of %s is poisoned without a charge: %v", s.HandlerKey, s.MessageID, s.LastError)
 		}
-		if !abrupt && s.AbandonedCount > 0 && !w.ignored(handler, s.MessageID) {
+		if !disturbed && s.AbandonedCount > 0 && !w.ignored(handler, s.MessageID) {
 			w.breaks("%s of %s is charged as abandoned, but no process was killed", s.HandlerKey, s.MessageID)
 		}
 	}
@@ -304,7 +302,7 @@ func (w *world) judgeWorkers() {
 			living++
 		}
 	}
-	if living != len(w.places) {
-		w.breaks("%d workers live in %d processes", living, len(w.places))
+	if living != w.plan.Processes {
+		w.breaks("%d workers live in %d processes", living, w.plan.Processes)
 	}
 }

@@ -12,7 +12,7 @@ import (
 // from the start of the run.
 type Plan struct {
 	Seed      uint64
-	Processes int
+	Processes int // that work in the background. One more only accepts, and drains by hand
 	Messages  []Message
 	Events    []Event
 }
@@ -56,6 +56,7 @@ const (
 	Reject   Kind = "reject"   // an operator has rejected records handled again
 	Clean    Kind = "clean"    // another program, without consumers, cleans
 	Accept   Kind = "accept"   // the application accepts a message itself
+	Drain    Kind = "drain"    // the application runs what is due itself
 )
 
 // kinds are all of them, with their shares.
@@ -64,7 +65,15 @@ var kinds = []struct {
 	share int
 }{
 	{Stop, 4}, {Kill, 6}, {Deploy, 4}, {Stall, 3}, {Failures, 8}, {Silence, 3}, {Unrest, 5}, {Evict, 2}, {Lead, 2},
-	{Jump, 1}, {Pause, 2}, {Retry, 3}, {Reject, 3}, {Clean, 5}, {Accept, 4},
+	{Jump, 1}, {Pause, 2}, {Retry, 3}, {Reject, 3}, {Clean, 5}, {Accept, 4}, {Drain, 4},
+}
+
+// abrupt are those after which an attempt can be lost, and a handler run once more than it must.
+var abrupt = []Kind{Kill, Stall, Failures, Silence}
+
+// has reports whether one of these happens.
+func (p *Plan) has(kinds ...Kind) bool {
+	return slices.ContainsFunc(p.Events, func(e Event) bool { return slices.Contains(kinds, e.Kind) })
 }
 
 // span is for how long things go wrong.
@@ -105,7 +114,7 @@ func NewPlan(seed uint64) Plan {
 		shares += k.share
 	}
 	for range 3 + r.IntN(25) {
-		e := Event{At: between(r, 0, span), Process: r.IntN(p.Processes), For: between(r, time.Second, 2*time.Minute),
+		e := Event{At: between(r, 0, span), Process: r.IntN(p.Processes + 1), For: between(r, time.Second, 2*time.Minute),
 			Rate: 1 + r.IntN(30)}
 		share := r.IntN(shares)
 		for _, k := range kinds {

@@ -28,6 +28,7 @@ import (
 type place struct {
 	w       *world
 	name    string
+	byHand  bool // its processes are not started: they accept, and run what is due when they are asked to
 	version int
 
 	commands chan func() // run one after the other
@@ -45,11 +46,12 @@ type process struct {
 	close   func() error
 	network *broker.Client
 	dead    atomic.Bool
-	died    chan struct{}
+	life    context.Context // ends with it
+	die     context.CancelFunc
 }
 
-func (w *world) newPlace(name string) *place {
-	p := &place{w: w, name: name, commands: make(chan func(), 1000)}
+func (w *world) newPlace(name string, byHand bool) *place {
+	p := &place{w: w, name: name, byHand: byHand, commands: make(chan func(), 1000)}
 	p.databaseFaults, p.brokerFaults = faults{what: "database", place: name}, faults{what: "broker", place: name}
 	w.working.Go(func() {
 		for command := range p.commands {
@@ -63,13 +65,16 @@ func (w *world) newPlace(name string) *place {
 func (p *place) start() {
 	for p.now.Load() == nil {
 		p.lives++
-		s := &process{place: p, name: fmt.Sprintf("%s.%d", p.name, p.lives), died: make(chan struct{})}
+		s := &process{place: p, name: fmt.Sprintf("%s.%d", p.name, p.lives)}
+		s.life, s.die = context.WithCancel(context.Background())
 		s.network = p.w.broker.Client(func(ctx context.Context, request string, do func() error) error {
 			return s.carry(ctx, &p.brokerFaults, request, broker.ErrSilent, do)
 		})
 		err := s.open()
 		if err == nil {
 			p.now.Store(s) // visible before it starts, so that it can be killed meanwhile
+		}
+		if err == nil && !p.byHand {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			err = s.inbox.Start(ctx)
 			cancel()
@@ -105,7 +110,7 @@ func (p *place) stop() {
 		return
 	}
 	s.dead.Store(true) // also for handlers that still run
-	close(s.died)
+	s.die()
 	s.end()
 }
 
@@ -121,7 +126,7 @@ func (s *process) kill(why string) {
 	if s.dead.Swap(true) {
 		return
 	}
-	close(s.died)
+	s.die()
 	s.w.note("%s ends: %s", s.name, why)
 	s.network.Kill()
 	s.w.working.Go(func() {
@@ -132,6 +137,19 @@ func (s *process) kill(why string) {
 		}
 		s.end()
 	})
+}
+
+// drain accepts a message and runs what is due, but no longer than that lasts.
+func (p *place) drain(id string, lasts time.Duration) {
+	s := p.now.Load()
+	if s == nil {
+		return
+	}
+	s.accept(id)
+	ctx, cancel := context.WithTimeout(s.life, lasts)
+	defer cancel()
+	drained, err := s.inbox.ProcessPending(ctx)
+	p.w.note("%s has drained: %+v: %v", s.name, drained, err)
 }
 
 // end closes the pool, once handlers that ignore their contexts have returned.
@@ -346,6 +364,6 @@ func (s *process) pause(ctx context.Context, d time.Duration) {
 	select {
 	case <-time.After(d):
 	case <-ctx.Done():
-	case <-s.died:
+	case <-s.life.Done():
 	}
 }

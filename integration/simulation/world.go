@@ -116,8 +116,8 @@ func (w *world) run() (err error) {
 	if err != nil {
 		return err
 	}
-	for i := range w.plan.Processes {
-		w.places = append(w.places, w.newPlace(string(rune('a'+i))))
+	for i := range w.plan.Processes + 1 {
+		w.places = append(w.places, w.newPlace(string(rune('a'+i)), i == w.plan.Processes))
 	}
 	for _, p := range w.places {
 		p.commands <- p.start
@@ -217,6 +217,15 @@ func (w *world) event(e Event) {
 		if s := p.now.Load(); s != nil {
 			w.working.Go(func() { s.accept(fmt.Sprintf("own%d", e.At/time.Millisecond)) })
 		}
+	case Drain:
+		p.commands <- func() { p.drain(fmt.Sprintf("own%d", e.At/time.Millisecond), e.For) }
+		if e.Rate%2 == 0 && w.plan.has(abrupt...) { // it dies meanwhile
+			w.working.Go(func() {
+				<-time.After(5 * time.Second)
+				p.kill()
+				p.commands <- p.start
+			})
+		}
 	}
 }
 
@@ -251,7 +260,7 @@ func (w *world) acceptAgain(ctx context.Context) (err error) {
 
 // accept has the application of a process accept a message.
 func (s *process) accept(id string) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(s.life, time.Minute)
 	defer cancel()
 	_, err := s.inbox.Accept(ctx, handler.RawMessage{Channel: orders, Type: "t", ID: id})
 	s.w.note("%s accepts %s: %v", s.name, id, err)
