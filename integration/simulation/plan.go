@@ -47,6 +47,7 @@ const (
 	Stall    Kind = "stall"    // nothing that the process sends goes on
 	Failures Kind = "failures" // calls of the database are delayed, fail, or lose their answers
 	Silence  Kind = "silence"  // calls of the database disappear, and the server does not notice
+	Amnesia  Kind = "amnesia"  // calls of the cache with markers do so
 	Unrest   Kind = "unrest"   // requests to brokers are delayed, fail, or lose their answers
 	Evict    Kind = "evict"    // the group loses a member
 	Lead     Kind = "lead"     // partitions get other leaders, and the group another coordinator
@@ -64,8 +65,8 @@ var kinds = []struct {
 	kind  Kind
 	share int
 }{
-	{Stop, 4}, {Kill, 6}, {Deploy, 4}, {Stall, 3}, {Failures, 8}, {Silence, 3}, {Unrest, 5}, {Evict, 2}, {Lead, 2},
-	{Jump, 1}, {Pause, 2}, {Retry, 3}, {Reject, 3}, {Clean, 5}, {Accept, 4}, {Drain, 4},
+	{Stop, 4}, {Kill, 6}, {Deploy, 4}, {Stall, 3}, {Failures, 8}, {Silence, 3}, {Amnesia, 4}, {Unrest, 5}, {Evict, 2},
+	{Lead, 2}, {Jump, 1}, {Pause, 2}, {Retry, 3}, {Reject, 3}, {Clean, 5}, {Accept, 4}, {Drain, 4},
 }
 
 // abrupt are those after which an attempt can be lost, and a handler run once more than it must.
@@ -87,6 +88,13 @@ const (
 	payments = "payments" // Inline
 	hints    = "hints"    // Direct
 )
+
+// handlers are those of each topic.
+var handlers = map[string][]string{orders: {"book", "mail", "ship"}, payments: {"charge", "score", "greet"},
+	hints: {"hint"}}
+
+// transactional are those whose effects are in the database.
+var transactional = []string{"book", "ship", "charge"}
 
 // NewPlan makes the plan of a seed.
 func NewPlan(seed uint64) Plan {

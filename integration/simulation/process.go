@@ -16,6 +16,8 @@ import (
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/idempotent/memstore"
+	"github.com/gorm-inbox/inbox/idempotent/redisstore"
 	"github.com/gorm-inbox/inbox/integration/simulation/broker"
 	"github.com/gorm-inbox/inbox/integration/simulation/database"
 	simulated "github.com/gorm-inbox/inbox/integration/simulation/store"
@@ -35,7 +37,7 @@ type place struct {
 	now      atomic.Pointer[process]
 	lives    int
 
-	databaseFaults, brokerFaults faults
+	databaseFaults, cacheFaults, brokerFaults faults
 }
 
 // process is one process, from its start to its end.
@@ -52,7 +54,8 @@ type process struct {
 
 func (w *world) newPlace(name string, byHand bool) *place {
 	p := &place{w: w, name: name, byHand: byHand, commands: make(chan func(), 1000)}
-	p.databaseFaults, p.brokerFaults = faults{what: "database", place: name}, faults{what: "broker", place: name}
+	p.databaseFaults, p.cacheFaults = faults{what: "database", place: name}, faults{what: "cache", place: name}
+	p.brokerFaults = faults{what: "broker", place: name}
 	w.working.Go(func() {
 		for command := range p.commands {
 			command()
@@ -128,6 +131,7 @@ func (s *process) kill(why string) {
 	}
 	s.die()
 	s.w.note("%s ends: %s", s.name, why)
+	s.w.deaths.Add(1)
 	s.network.Kill()
 	s.w.working.Go(func() {
 		if s.inbox != nil {
@@ -178,12 +182,22 @@ func (s *process) open() error {
 	}
 	pool.SetMaxOpenConns(20)
 	s.close = pool.Close
+	memory, err := memstore.New() // it forgets when the process ends
+	if err != nil {
+		return err
+	}
+	cache, err := redisstore.New(cacheClient{process: s})
+	if err != nil {
+		return err
+	}
 	named := func(key string) (string, []handler.Option) {
 		if s.version%2 == 0 {
 			return key, nil
 		}
 		return key + "-2", []handler.Option{handler.LegacyKeys(key)}
 	}
+	score, _ := named("score")
+	greet, _ := named("greet")
 	tx := func(key string, more ...handler.Option) *inbox.HandlerSpec {
 		now, options := named(key)
 		return inbox.Tx(now, func(ctx context.Context, tx *gorm.DB, m handler.Message[[]byte]) error {
@@ -216,7 +230,8 @@ func (s *process) open() error {
 			o.Cleanup.SweepMarkers = true
 		}),
 		inbox.Channel(orders, consumed(orders), inbox.On("t", tx("book"), plain("mail"), tx("ship", handler.Ordered()))),
-		inbox.Channel(payments, consumed(payments), inbox.Inline(), inbox.On("t", tx("charge"))),
+		inbox.Channel(payments, consumed(payments), inbox.On("t", tx("charge"), plain("score"), plain("greet")),
+			inbox.Inline(inbox.InlineHandler(score, cache), inbox.InlineHandler(greet, memory))),
 		inbox.Channel(hints, consumed(hints), inbox.Direct(), inbox.On("t", plain("hint"))),
 	)
 	return err
@@ -230,19 +245,15 @@ const longest = 3 * time.Minute
 // handle is the body of all handlers. Those with a transaction write their effect in it.
 func (s *process) handle(ctx context.Context, key string, m handler.Message[[]byte], tx *gorm.DB) error {
 	w := s.w
-	run := w.ledger.begin(key, m.ID)
-	does := succeed
-	if !w.calm.Load() {
-		does = w.plan.outcome(key, m.ID, run.number)
-	}
-	w.note("%s: %s %s, attempt %d: %s", s.name, key, m.ID, m.Attempt, does)
+	run := w.begin(s, key, m.ID)
+	w.note("%s: %s %s, attempt %d: %s", s.name, key, m.ID, m.Attempt, run.does)
 	if tx != nil {
 		err := tx.Exec(`INSERT INTO effects (run, handler, message) VALUES (?, ?, ?)`, run.id, key, m.ID).Error
 		if err != nil {
 			return run.end(err)
 		}
 	}
-	switch does {
+	switch run.does {
 	case fail:
 		return run.end(errors.New("no success"))
 	case panics:

@@ -39,6 +39,7 @@ type world struct {
 	began    time.Time
 	database *database.Database
 	broker   *broker.Broker
+	cache    cache
 	db       *gorm.DB // the judge's and the operators', without faults
 	ops      *ops.Ops
 	cleaner  *inbox.Inbox
@@ -46,6 +47,7 @@ type world struct {
 	ledger   ledger
 	calm     atomic.Bool    // handlers succeed
 	renamed  atomic.Bool    // a process of the newer version has run
+	deaths   atomic.Int32   // of processes
 	working  sync.WaitGroup // all goroutines of the run
 
 	mu       sync.Mutex
@@ -67,6 +69,7 @@ func Run(plan Plan) Report {
 	w := &world{plan: plan, began: time.Now(), counts: map[string]int{}}
 	w.ledger = ledger{runs: map[[2]string][]*run{}, logs: map[broker.Partition][]Message{},
 		durable: map[broker.Partition]int64{}}
+	w.cache.values = map[string]cached{}
 	if err := w.run(); err != nil {
 		w.breaks("the run ends: %v", err)
 	}
@@ -181,11 +184,16 @@ func (w *world) event(e Event) {
 		p.commands <- p.start
 	case Stall:
 		p.databaseFaults.stall(e.For)
+		p.cacheFaults.stall(e.For)
 		p.brokerFaults.stall(e.For)
 	case Failures:
 		p.databaseFaults.begin(e.Rate, false, e.For)
 	case Silence:
 		p.databaseFaults.begin(e.Rate, true, e.For)
+	case Amnesia:
+		for _, p := range w.places {
+			p.cacheFaults.begin(e.Rate, e.Rate%4 == 0, e.For)
+		}
 	case Unrest:
 		p.brokerFaults.begin(e.Rate, e.Rate%4 == 0, e.For)
 	case Evict:
@@ -243,7 +251,7 @@ func (w *world) operate(what string, action func(context.Context) error) {
 
 func (w *world) retry(ctx context.Context) error {
 	var keys []string
-	for _, key := range []string{"book", "mail", "ship", "charge", "hint"} {
+	for _, key := range handlers[orders] {
 		keys = append(keys, key, key+"-2")
 	}
 	_, err := w.ops.RetryMatching(ctx, operator, ops.Filter{HandlerKeys: keys}, ops.Bulk{})
@@ -276,6 +284,7 @@ func (w *world) repair() {
 	w.calm.Store(true)
 	for _, p := range w.places {
 		p.databaseFaults.begin(0, false, 0)
+		p.cacheFaults.begin(0, false, 0)
 		p.brokerFaults.begin(0, false, 0)
 		p.commands <- p.start
 		p.commands <- func() { // a deploy ends with the newer version everywhere
