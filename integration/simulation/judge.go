@@ -14,12 +14,13 @@ import (
 
 // ledger is what happened outside of the database. It is safe for concurrent use.
 type ledger struct {
-	mu       sync.Mutex
-	runs     map[[2]string][]*run // by handler and message
-	all      int
-	logs     map[broker.Partition][]Message
-	accepted []string                   // by the application, and acknowledged
-	durable  map[broker.Partition]int64 // what precedes is known to be durable
+	mu        sync.Mutex
+	runs      map[[2]string][]*run // by handler and message
+	all       int
+	logs      map[broker.Partition][]Message
+	accepted  []string                   // by the application, and acknowledged
+	durable   map[broker.Partition]int64 // what precedes is known to be durable
+	discarded map[[2]string]bool         // by handler and message
 }
 
 // run is a call of a handler.
@@ -56,6 +57,9 @@ func (w *world) begin(s *process, handler, message string) *run {
 			w.breaks("%s runs for %s in %s, which has a marker in memory", handler, message, s.name)
 		}
 	}
+	if l.discarded[key] {
+		w.breaks("%s runs for %s, which is discarded", handler, message)
+	}
 	if marker := "inbox:{" + message + ":" + payments + "}:" + handler; w.cache.remembers(marker, marker+"-2") {
 		w.breaks("%s runs for %s, which has a marker in the cache", handler, message)
 	}
@@ -90,6 +94,12 @@ func (l *ledger) failed(handler, message string) (n int) {
 		}
 	}
 	return n
+}
+
+func (l *ledger) isDiscarded(handler, message string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.discarded[[2]string{handler, message}]
 }
 
 func (l *ledger) produced(m Message, offset int64) {
@@ -157,6 +167,9 @@ func (w *world) judgeCommit(c broker.Commit) {
 func (w *world) isDurable(m Message) bool {
 	// An Inbox channel's may have been deleted since, after all of its handlers.
 	handled := !slices.ContainsFunc(handlers[m.Topic], func(handler string) bool {
+		if handler == added || w.ledger.isDiscarded(handler, m.ID) {
+			return false
+		}
 		if slices.Contains(transactional, handler) {
 			return w.rows(`FROM effects WHERE message = ? AND handler = ?`, m.ID, handler) == 0
 		}
@@ -168,10 +181,15 @@ func (w *world) isDurable(m Message) bool {
 
 // rows counts rows.
 func (w *world) rows(from string, args ...any) (n int) {
-	if err := w.db.Raw("SELECT count(*) "+from, args...).Scan(&n).Error; err != nil {
+	w.query(&n, "SELECT count(*) "+from, args...)
+	return n
+}
+
+// query reads rows into a struct, a slice or a number.
+func (w *world) query(into any, text string, args ...any) {
+	if err := w.db.Raw(text, args...).Scan(into).Error; err != nil {
 		w.breaks("the judge: %v", err)
 	}
-	return n
 }
 
 // open is a status that is not completed.
@@ -184,9 +202,7 @@ type open struct {
 }
 
 func (w *world) open() (all []open) {
-	if err := w.db.Raw(`SELECT * FROM inbox_handler_statuses WHERE completed_at IS NULL`).Scan(&all).Error; err != nil {
-		w.breaks("the judge: %v", err)
-	}
+	w.query(&all, `SELECT * FROM inbox_handler_statuses WHERE completed_at IS NULL`)
 	return all
 }
 
@@ -221,13 +237,11 @@ func (w *world) left() (left []string) {
 		left = append(left, fmt.Sprintf("%s of %s is left: %+v", s.HandlerKey, s.MessageID, describe(s)))
 	}
 	var rejected []models.RejectedMessage
-	if err := w.db.Table("inbox_rejected_messages").Find(&rejected).Error; err != nil {
-		w.breaks("the judge: %v", err)
-	}
+	w.query(&rejected, `SELECT * FROM inbox_rejected_messages`)
 	for _, r := range rejected {
 		left = append(left, fmt.Sprintf("%s of %s is left as rejected: %s", r.Value, r.Topic, r.Reason))
 	}
-	for _, topic := range []string{orders, payments, hints} {
+	for _, topic := range topics {
 		committed := w.broker.Committed(groupOf(topic))
 		for id := range partitions {
 			at := broker.Partition{Topic: topic, ID: id}
@@ -241,6 +255,9 @@ func (w *world) left() (left []string) {
 		if s == nil {
 			left = append(left, "no process runs at "+p.name)
 			continue
+		}
+		if s.version%2 == 0 && w.renamed.Load() {
+			left = append(left, s.name+" is left in the older version")
 		}
 		for _, reason := range s.inbox.Health().Reasons {
 			if reason.Code != "clock_skew" { // it is wrong for the whole run
@@ -271,9 +288,7 @@ func (w *world) judge() {
 		Handler, Message string
 	}
 	var effects []effect
-	if err := w.db.Raw(`SELECT * FROM effects ORDER BY run`).Scan(&effects).Error; err != nil {
-		w.breaks("the judge: %v", err)
-	}
+	w.query(&effects, `SELECT * FROM effects ORDER BY run`)
 	times := map[[2]string]int{}
 	for _, e := range effects {
 		times[[2]string{e.Handler, e.Message}]++
@@ -281,16 +296,32 @@ func (w *world) judge() {
 	// If no process died and no call was lost, nothing justifies that these succeed twice.
 	once := map[string]bool{"mail": !w.plan.has(abrupt...) && w.deaths.Load() == 0}
 	once["score"] = once["mail"] && !w.plan.has(Amnesia)
+	kept := map[string]bool{} // messages of which the added handler has had each, in the end
+	if w.plan.keeps() && w.renamed.Load() {
+		var stored []string
+		w.query(&stored, `SELECT id FROM inbox_messages WHERE namespace = ?`, orders)
+		for _, id := range stored {
+			kept[id] = true
+		}
+	}
 	for topic, handlers := range handlers {
 		for _, id := range w.ledger.ids(topic, "") {
 			for _, handler := range handlers {
-				n := w.ledger.succeeded(handler, id)
+				n, least, most := w.ledger.succeeded(handler, id), 1, 1
+				discarded := w.ledger.isDiscarded(handler, id)
 				if slices.Contains(transactional, handler) {
-					if n = times[[2]string{handler, id}]; n != 1 {
-						w.breaks("%s has taken effect %d times for %s", handler, n, id)
-					}
-				} else if n == 0 || n > 1 && once[handler] {
-					w.breaks("%s has succeeded %d times for %s", handler, n, id)
+					n = times[[2]string{handler, id}]
+				} else if !once[handler] {
+					most = max(n, 1)
+				}
+				switch {
+				case discarded && slices.Contains(transactional, handler):
+					least, most = 0, 0
+				case discarded, handler == added && !kept[id]:
+					least = 0
+				}
+				if n < least || n > most {
+					w.breaks("%s has succeeded %d times for %s, not %d to %d times", handler, n, id, least, most)
 				}
 			}
 		}
@@ -302,7 +333,8 @@ func (w *world) judge() {
 				shipped = append(shipped, e.Message)
 			}
 		}
-		if want := w.ledger.ids(orders, lane); !slices.Equal(shipped, want) {
+		want := slices.DeleteFunc(w.ledger.ids(orders, lane), func(id string) bool { return w.ledger.isDiscarded("ship", id) })
+		if !slices.Equal(shipped, want) {
 			w.breaks("lane %s ran %v, not %v", lane, shipped, want)
 		}
 	}

@@ -55,6 +55,9 @@ const (
 	Pause    Kind = "pause"    // an operator pauses a handler, and resumes it
 	Retry    Kind = "retry"    // an operator retries what is poisoned
 	Reject   Kind = "reject"   // an operator has rejected records handled again
+	Discard  Kind = "discard"  // an operator discards open statuses
+	Release  Kind = "release"  // an operator resumes halted partitions, or skips the records that have halted them
+	Backfill Kind = "backfill" // an operator gives a handler of the newer version what is stored
 	Clean    Kind = "clean"    // another program, without consumers, cleans
 	Accept   Kind = "accept"   // the application accepts a message itself
 	Drain    Kind = "drain"    // the application runs what is due itself
@@ -66,7 +69,8 @@ var kinds = []struct {
 	share int
 }{
 	{Stop, 4}, {Kill, 6}, {Deploy, 4}, {Stall, 3}, {Failures, 8}, {Silence, 3}, {Amnesia, 4}, {Unrest, 5}, {Evict, 2},
-	{Lead, 2}, {Jump, 1}, {Pause, 2}, {Retry, 3}, {Reject, 3}, {Clean, 5}, {Accept, 4}, {Drain, 4},
+	{Lead, 2}, {Jump, 1}, {Pause, 2}, {Retry, 3}, {Reject, 3}, {Discard, 4}, {Release, 4}, {Backfill, 3}, {Clean, 5},
+	{Accept, 4}, {Drain, 4},
 }
 
 // abrupt are those after which an attempt can be lost, and a handler run once more than it must.
@@ -89,12 +93,23 @@ const (
 	hints    = "hints"    // Direct
 )
 
+var topics = []string{orders, payments, hints}
+
 // handlers are those of each topic.
-var handlers = map[string][]string{orders: {"book", "mail", "ship"}, payments: {"charge", "score", "greet"},
+var handlers = map[string][]string{orders: {"book", "mail", "ship", added}, payments: {"charge", "score", "greet"},
 	hints: {"hint"}}
 
+// added is the handler that only the newer version has.
+const added = "tally"
+
 // transactional are those whose effects are in the database.
-var transactional = []string{"book", "ship", "charge"}
+var transactional = []string{"book", "ship", added, "charge"}
+
+// halts reports whether a topic's partitions halt at a bad record, which are kept as rejected otherwise.
+func (p *Plan) halts(topic string) bool { return p.chance(3, "halts", topic) == 0 }
+
+// keeps reports whether messages are kept for the whole run, once the added handler has them.
+func (p *Plan) keeps() bool { return p.chance(2, "keeps") == 0 }
 
 // NewPlan makes the plan of a seed.
 func NewPlan(seed uint64) Plan {

@@ -14,6 +14,7 @@ import (
 	"gorm.io/gorm/logger"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/acceptor"
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/idempotent/memstore"
@@ -44,6 +45,7 @@ type place struct {
 type process struct {
 	*place
 	name    string
+	version int
 	inbox   *inbox.Inbox
 	close   func() error
 	network *broker.Client
@@ -68,7 +70,8 @@ func (w *world) newPlace(name string, byHand bool) *place {
 func (p *place) start() {
 	for p.now.Load() == nil {
 		p.lives++
-		s := &process{place: p, name: fmt.Sprintf("%s.%d", p.name, p.lives)}
+		s := &process{place: p, name: fmt.Sprintf("%s.%d", p.name, p.lives),
+			version: p.version}
 		s.life, s.die = context.WithCancel(context.Background())
 		s.network = p.w.broker.Client(func(ctx context.Context, request string, do func() error) error {
 			return s.carry(ctx, &p.brokerFaults, request, broker.ErrSilent, do)
@@ -217,6 +220,21 @@ func (s *process) open() error {
 			FetchMaxWait: 5 * time.Second, HeartbeatInterval: 8 * time.Second, SessionTimeout: 25 * time.Second,
 			Decoder: envelope.DecoderConfig{Type: "t"}})
 	}
+	policies := func(topic string) inbox.ChannelOption {
+		return inbox.ConfigureChannel(func(o *inbox.ChannelOptions) {
+			if s.w.plan.halts(topic) {
+				o.Acceptor.BadRecords = acceptor.BadRecordHalt
+			}
+		})
+	}
+	booking := []*inbox.HandlerSpec{tx("book"), plain("mail"), tx("ship", handler.Ordered())}
+	if s.version%2 == 1 {
+		var kept []handler.Option
+		if s.w.plan.keeps() {
+			kept = append(kept, handler.Retention(24*time.Hour))
+		}
+		booking = append(booking, tx(added, kept...))
+	}
 	s.inbox, err = inbox.New("simulated", db,
 		inbox.Configure(func(o *inbox.Options) {
 			o.Logger = zap.NewNop()
@@ -229,10 +247,11 @@ func (s *process) open() error {
 			o.Cleanup.CleanupInterval = 30 * time.Second
 			o.Cleanup.SweepMarkers = true
 		}),
-		inbox.Channel(orders, consumed(orders), inbox.On("t", tx("book"), plain("mail"), tx("ship", handler.Ordered()))),
-		inbox.Channel(payments, consumed(payments), inbox.On("t", tx("charge"), plain("score"), plain("greet")),
+		inbox.Channel(orders, consumed(orders), policies(orders), inbox.On("t", booking...)),
+		inbox.Channel(payments, consumed(payments), policies(payments),
+			inbox.On("t", tx("charge"), plain("score"), plain("greet")),
 			inbox.Inline(inbox.InlineHandler(score, cache), inbox.InlineHandler(greet, memory))),
-		inbox.Channel(hints, consumed(hints), inbox.Direct(), inbox.On("t", plain("hint"))),
+		inbox.Channel(hints, consumed(hints), policies(hints), inbox.Direct(), inbox.On("t", plain("hint"))),
 	)
 	return err
 }

@@ -48,6 +48,7 @@ type world struct {
 	calm     atomic.Bool    // handlers succeed
 	renamed  atomic.Bool    // a process of the newer version has run
 	deaths   atomic.Int32   // of processes
+	actors   atomic.Int32   // operators that have acted
 	working  sync.WaitGroup // all goroutines of the run
 
 	mu       sync.Mutex
@@ -68,7 +69,7 @@ type Report struct {
 func Run(plan Plan) Report {
 	w := &world{plan: plan, began: time.Now(), counts: map[string]int{}}
 	w.ledger = ledger{runs: map[[2]string][]*run{}, logs: map[broker.Partition][]Message{},
-		durable: map[broker.Partition]int64{}}
+		durable: map[broker.Partition]int64{}, discarded: map[[2]string]bool{}}
 	w.cache.values = map[string]cached{}
 	if err := w.run(); err != nil {
 		w.breaks("the run ends: %v", err)
@@ -97,7 +98,7 @@ func (w *world) run() (err error) {
 	if err != nil {
 		return err
 	}
-	for _, topic := range []string{orders, payments, hints} {
+	for _, topic := range topics {
 		if err := w.broker.CreateTopic(topic, partitions); err != nil {
 			return err
 		}
@@ -171,6 +172,10 @@ func (w *world) event(e Event) {
 	p := w.places[e.Process%len(w.places)]
 	w.note("event: %s, process %s, for %s, rate %d", e.Kind, p.name, e.For, e.Rate)
 	w.count("events", string(e.Kind))
+	within := p.now.Load() // an operator's action is in this process, or in a program that has only the tables
+	if e.Rate%2 == 0 {
+		within = nil
+	}
 	switch e.Kind {
 	case Stop:
 		p.commands <- p.stop
@@ -197,7 +202,7 @@ func (w *world) event(e Event) {
 	case Unrest:
 		p.brokerFaults.begin(e.Rate, e.Rate%4 == 0, e.For)
 	case Evict:
-		for _, topic := range []string{orders, payments, hints} {
+		for _, topic := range topics {
 			if members := w.broker.Members(groupOf(topic)); len(members) > 0 {
 				_ = w.broker.Evict(context.Background(), groupOf(topic), members[e.Rate%len(members)])
 			}
@@ -210,17 +215,32 @@ func (w *world) event(e Event) {
 	case Jump:
 		w.database.SetAhead(e.For)
 	case Pause:
-		w.operate("pause", func(ctx context.Context) error { return w.ops.Pause(ctx, operator, "book") })
+		w.operate("pause", nil, func(ctx context.Context, o *ops.Ops, actor ops.Actor) (audited, error) {
+			return single(o.Pause(ctx, actor, "book"))
+		})
 		w.working.Go(func() {
 			<-time.After(e.For)
-			w.operate("resume", func(ctx context.Context) error { return w.ops.Resume(ctx, operator, "book") })
+			w.act("resume", nil, func(ctx context.Context, o *ops.Ops, actor ops.Actor) (audited, error) {
+				return single(o.Resume(ctx, actor, "book"))
+			})
 		})
 	case Retry:
-		w.operate("retry", w.retry)
+		w.operate("retry", within, retry)
 	case Reject:
-		w.operate("accept again", w.acceptAgain)
+		w.operate("accept again", within, acceptAgain(within == nil))
+	case Discard:
+		w.operate("discard", within, discard(int64(e.Rate%4)))
+	case Release:
+		w.operate("release", within, release(e.Rate%4 < 2))
+	case Backfill:
+		if s := p.now.Load(); s != nil && s.version%2 == 1 {
+			w.operate("backfill", s, w.backfill)
+		}
 	case Clean:
-		w.operate("clean", func(ctx context.Context) error { _, err := w.cleaner.Cleanup(ctx); return err })
+		w.working.Go(func() {
+			_, err := w.cleaner.Cleanup(context.Background())
+			w.note("another program cleans: %v", err)
+		})
 	case Accept:
 		if s := p.now.Load(); s != nil {
 			w.working.Go(func() { s.accept(fmt.Sprintf("own%d", e.At/time.Millisecond)) })
@@ -235,35 +255,6 @@ func (w *world) event(e Event) {
 			})
 		}
 	}
-}
-
-// operator is who acts.
-const operator = ops.Actor("ada")
-
-// operate carries out an operator's action in the background.
-func (w *world) operate(what string, action func(context.Context) error) {
-	w.working.Go(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
-		defer cancel()
-		w.note("operator: %s: %v", what, action(ctx))
-	})
-}
-
-func (w *world) retry(ctx context.Context) error {
-	var keys []string
-	for _, key := range handlers[orders] {
-		keys = append(keys, key, key+"-2")
-	}
-	_, err := w.ops.RetryMatching(ctx, operator, ops.Filter{HandlerKeys: keys}, ops.Bulk{})
-	return err
-}
-
-func (w *world) acceptAgain(ctx context.Context) (err error) {
-	for _, channel := range []string{orders, payments, hints} {
-		_, one := w.ops.RequestReAcceptMatching(ctx, operator, ops.RejectedFilter{Channel: channel}, ops.Bulk{})
-		err = errors.Join(err, one)
-	}
-	return err
 }
 
 // accept has the application of a process accept a message.
@@ -287,23 +278,24 @@ func (w *world) repair() {
 		p.cacheFaults.begin(0, false, 0)
 		p.brokerFaults.begin(0, false, 0)
 		p.commands <- p.start
-		p.commands <- func() { // a deploy ends with the newer version everywhere
-			if p.version%2 == 0 && w.renamed.Load() {
-				p.stop()
-				p.version++
-				p.start()
-			}
-		}
 	}
 	for time.Since(w.began) < span+settling {
-		<-time.After(time.Minute)
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		for _, action := range []func(context.Context) error{w.retry, w.acceptAgain} {
-			if err := action(ctx); err != nil {
-				w.note("operator: %v", err)
+		for _, p := range w.places {
+			p.commands <- func() { // a deploy ends with the newer version everywhere
+				if p.version%2 == 0 && w.renamed.Load() {
+					p.stop()
+					p.version++
+					p.start()
+				}
 			}
 		}
-		cancel()
+		<-time.After(time.Minute)
+		w.act("retry", nil, retry)
+		w.act("accept again", nil, acceptAgain(true))
+		w.act("release", nil, release(false))
+		if s := w.places[0].now.Load(); s != nil && s.version%2 == 1 {
+			w.act("backfill", s, w.backfill)
+		}
 		if left := w.left(); len(left) == 0 && time.Since(w.began) > span+3*time.Minute {
 			return
 		}
