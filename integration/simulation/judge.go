@@ -3,6 +3,7 @@ package simulation
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -21,6 +22,9 @@ type ledger struct {
 	accepted  []string                   // by the application, and acknowledged
 	durable   map[broker.Partition]int64 // what precedes is known to be durable
 	discarded map[[2]string]bool         // by handler and message
+	expired   map[broker.Partition]int64 // what precedes is deleted from the log
+	lost      map[string]bool            // messages that a gap has taken, or at least one of their records
+	former    []Message                  // of logs that were deleted
 }
 
 // run is a call of a handler.
@@ -96,6 +100,13 @@ func (l *ledger) failed(handler, message string) (n int) {
 	return n
 }
 
+// mayLack reports whether a handler need not have run for a message, which is lost or discarded.
+func (l *ledger) mayLack(handler, message string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lost[message] || l.discarded[[2]string{handler, message}]
+}
+
 func (l *ledger) isDiscarded(handler, message string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -118,23 +129,42 @@ func (l *ledger) acknowledged(id string) {
 	l.accepted = append(l.accepted, id)
 }
 
-// log returns the records of a partition before an offset that are not known to be durable.
-func (l *ledger) log(at broker.Partition, to int64) []Message {
+// expire notes that the records before an offset are deleted.
+func (l *ledger) expire(at broker.Partition, before int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.Clone(l.logs[at][min(l.durable[at], to):to])
+	l.expired[at] = max(l.expired[at], before)
+}
+
+// recreate begins the logs of a topic again.
+func (l *ledger) recreate(topic string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for id := range partitions {
+		at := broker.Partition{Topic: topic, ID: id}
+		l.former = append(l.former, l.logs[at]...)
+		delete(l.logs, at)
+		delete(l.durable, at)
+		delete(l.expired, at)
+	}
+}
+
+// log returns the records of a partition before an offset that are not known to be durable, and the first one's offset.
+func (l *ledger) log(at broker.Partition, to int64) (unknown []Message, first int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	to = min(to, int64(len(l.logs[at]))) // the topic was perhaps created again
+	first = min(l.durable[at], to)
+	return slices.Clone(l.logs[at][first:to]), first
 }
 
 // ids returns the IDs of a topic's messages, or of those of a lane in their order.
 func (l *ledger) ids(topic, lane string) (ids []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for at, log := range l.logs {
-		if at.Topic != topic {
-			continue
-		}
+	for _, log := range append([][]Message{l.former}, slices.Collect(maps.Values(l.logs))...) {
 		for _, m := range log {
-			if lane == "" || m.Lane == lane {
+			if m.Topic == topic && (lane == "" || m.Lane == lane) {
 				ids = append(ids, m.ID)
 			}
 		}
@@ -152,8 +182,25 @@ func (l *ledger) ids(topic, lane string) (ids []string) {
 // judgeCommit checks that the committed offset is not ahead of what is durable.
 func (w *world) judgeCommit(c broker.Commit) {
 	at := broker.Partition{Topic: c.Topic, ID: c.Partition}
-	for _, m := range w.ledger.log(at, c.Offset) {
-		if !w.isDurable(m) {
+	if c.Offset > w.broker.End(at) {
+		w.breaks("%s committed offset %d of %s/%d, whose log is shorter", c.Member, c.Offset, c.Topic, c.Partition)
+		return
+	}
+	unknown, first := w.ledger.log(at, c.Offset)
+	w.ledger.mu.Lock()
+	expired := w.ledger.expired[at]
+	w.ledger.mu.Unlock()
+	for i, m := range unknown {
+		offset := first + int64(i)
+		switch {
+		case w.isDurable(m):
+		case offset < expired && w.rows(`FROM inbox_gaps WHERE topic = ? AND partition = ? AND from_offset <= ? AND to_offset > ?`,
+			c.Topic, c.Partition, offset, offset) > 0:
+			w.count("records", "lost in a gap")
+			w.ledger.mu.Lock()
+			w.ledger.lost[m.ID] = true
+			w.ledger.mu.Unlock()
+		default:
 			w.breaks("%s committed offset %d of %s/%d, but %s before it is not durable",
 				c.Member, c.Offset, c.Topic, c.Partition, m.ID)
 		}
@@ -242,13 +289,7 @@ func (w *world) left() (left []string) {
 		left = append(left, fmt.Sprintf("%s of %s is left as rejected: %s", r.Value, r.Topic, r.Reason))
 	}
 	for _, topic := range topics {
-		committed := w.broker.Committed(groupOf(topic))
-		for id := range partitions {
-			at := broker.Partition{Topic: topic, ID: id}
-			if end := w.broker.End(at); end > 0 && committed[at] != end {
-				left = append(left, fmt.Sprintf("%s/%d is left at %d of %d", topic, id, committed[at], end))
-			}
-		}
+		left = append(left, w.unread(topic)...)
 	}
 	for _, p := range w.places {
 		s := p.now.Load()
@@ -263,6 +304,18 @@ func (w *world) left() (left []string) {
 			if reason.Code != "clock_skew" { // it is wrong for the whole run
 				left = append(left, fmt.Sprintf("the health of %s is left: %s", s.name, reason.Detail))
 			}
+		}
+	}
+	return left
+}
+
+// unread returns the partitions of a topic of which not all is committed.
+func (w *world) unread(topic string) (left []string) {
+	committed := w.broker.Committed(groupOf(topic))
+	for id := range partitions {
+		at := broker.Partition{Topic: topic, ID: id}
+		if end := w.broker.End(at); end > 0 && committed[at] != end {
+			left = append(left, fmt.Sprintf("%s/%d is left at %d of %d", topic, id, committed[at], end))
 		}
 	}
 	return left
@@ -317,7 +370,7 @@ func (w *world) judge() {
 				switch {
 				case discarded && slices.Contains(transactional, handler):
 					least, most = 0, 0
-				case discarded, handler == added && !kept[id]:
+				case w.ledger.mayLack(handler, id), handler == added && !kept[id]:
 					least = 0
 				}
 				if n < least || n > most {
@@ -333,7 +386,9 @@ func (w *world) judge() {
 				shipped = append(shipped, e.Message)
 			}
 		}
-		want := slices.DeleteFunc(w.ledger.ids(orders, lane), func(id string) bool { return w.ledger.isDiscarded("ship", id) })
+		want := slices.DeleteFunc(w.ledger.ids(orders, lane), func(id string) bool {
+			return !slices.Contains(shipped, id) && w.ledger.mayLack("ship", id)
+		})
 		if !slices.Equal(shipped, want) {
 			w.breaks("lane %s ran %v, not %v", lane, shipped, want)
 		}

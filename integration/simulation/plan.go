@@ -51,6 +51,8 @@ const (
 	Unrest   Kind = "unrest"   // requests to brokers are delayed, fail, or lose their answers
 	Evict    Kind = "evict"    // the group loses a member
 	Lead     Kind = "lead"     // partitions get other leaders, and the group another coordinator
+	Expire   Kind = "expire"   // retention deletes records, read or not
+	Recreate Kind = "recreate" // a topic of which all is committed is deleted and created again
 	Jump     Kind = "jump"     // the database's clock goes ahead
 	Pause    Kind = "pause"    // an operator pauses a handler, and resumes it
 	Retry    Kind = "retry"    // an operator retries what is poisoned
@@ -69,9 +71,11 @@ var kinds = []struct {
 	share int
 }{
 	{Stop, 4}, {Kill, 6}, {Deploy, 4}, {Stall, 3}, {Failures, 8}, {Silence, 3}, {Amnesia, 4}, {Unrest, 5}, {Evict, 2},
-	{Lead, 2}, {Jump, 1}, {Pause, 2}, {Retry, 3}, {Reject, 3}, {Discard, 4}, {Release, 4}, {Backfill, 3}, {Clean, 5},
-	{Accept, 4}, {Drain, 4},
+	{Lead, 2}, {Expire, 6}, {Recreate, recreations}, {Jump, 1}, {Pause, 2}, {Retry, 3}, {Reject, 3}, {Discard, 4},
+	{Release, 4}, {Backfill, 3}, {Clean, 5}, {Accept, 4}, {Drain, 4},
 }
+
+const recreations = 0
 
 // abrupt are those after which an attempt can be lost, and a handler run once more than it must.
 var abrupt = []Kind{Kill, Stall, Failures, Silence}
@@ -104,6 +108,9 @@ const added = "tally"
 
 // transactional are those whose effects are in the database.
 var transactional = []string{"book", "ship", added, "charge"}
+
+// continues reports whether a topic's partitions continue after a gap, before which they halt otherwise.
+func (p *Plan) continues(topic string) bool { return p.chance(2, "continues", topic) == 0 }
 
 // halts reports whether a topic's partitions halt at a bad record, which are kept as rejected otherwise.
 func (p *Plan) halts(topic string) bool { return p.chance(3, "halts", topic) == 0 }

@@ -225,6 +225,9 @@ func (s *process) open() error {
 			if s.w.plan.halts(topic) {
 				o.Acceptor.BadRecords = acceptor.BadRecordHalt
 			}
+			if s.w.plan.continues(topic) {
+				o.Acceptor.OnGap = acceptor.GapContinue
+			}
 		})
 	}
 	booking := []*inbox.HandlerSpec{tx("book"), plain("mail"), tx("ship", handler.Ordered())}

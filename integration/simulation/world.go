@@ -69,7 +69,8 @@ type Report struct {
 func Run(plan Plan) Report {
 	w := &world{plan: plan, began: time.Now(), counts: map[string]int{}}
 	w.ledger = ledger{runs: map[[2]string][]*run{}, logs: map[broker.Partition][]Message{},
-		durable: map[broker.Partition]int64{}, discarded: map[[2]string]bool{}}
+		durable: map[broker.Partition]int64{}, discarded: map[[2]string]bool{}, expired: map[broker.Partition]int64{},
+		lost: map[string]bool{}}
 	w.cache.values = map[string]cached{}
 	if err := w.run(); err != nil {
 		w.breaks("the run ends: %v", err)
@@ -212,6 +213,13 @@ func (w *world) event(e Event) {
 			_ = w.broker.MoveLeader(broker.Partition{Topic: orders, ID: id})
 		}
 		w.broker.MoveCoordinators()
+	case Expire:
+		w.working.Go(func() { w.expire(topics[e.Rate%len(topics)], int64(e.Rate%3), 4*e.For) })
+	case Recreate:
+		if topic := topics[e.Rate%len(topics)]; len(w.unread(topic)) == 0 {
+			w.ledger.recreate(topic)
+			w.note("%s is created again: %v", topic, w.broker.RecreateTopic(topic))
+		}
 	case Jump:
 		w.database.SetAhead(e.For)
 	case Pause:
@@ -253,6 +261,27 @@ func (w *world) event(e Event) {
 				p.kill()
 				p.commands <- p.start
 			})
+		}
+	}
+}
+
+// expire waits for a partition that has not been read for some seconds, and deletes its records but the last ones.
+func (w *world) expire(topic string, but int64, within time.Duration) {
+	for until := time.Now().Add(within); time.Now().Before(until) && !w.calm.Load(); {
+		before := w.broker.Committed(groupOf(topic))
+		ends := [partitions]int64{}
+		for id := range ends {
+			ends[id] = w.broker.End(broker.Partition{Topic: topic, ID: id})
+		}
+		<-time.After(3 * time.Second)
+		committed := w.broker.Committed(groupOf(topic))
+		for id, end := range ends {
+			// A group reads a partition without an offset from the log's beginning, wherever that is by then.
+			at := broker.Partition{Topic: topic, ID: id}
+			if its := committed[at]; its > 0 && its == before[at] && its < end-but {
+				w.ledger.expire(at, end-but)
+				w.note("%s/%d expires before %d: %v", topic, id, end-but, w.broker.DeleteRecords(at, end-but))
+			}
 		}
 	}
 }
