@@ -278,6 +278,20 @@ func (w *world) ignored(handler, message string) bool {
 	return slices.ContainsFunc(w.ledger.runs[[2]string{handler, message}], func(r *run) bool { return r.does == ignore })
 }
 
+// judgeClaims checks that nothing is claimed by a worker that is long dead, or by a drain.
+func (w *world) judgeClaims() {
+	w.count("rests", "judged")
+	var claimed []struct{ MessageID, HandlerKey, Claimant string }
+	w.query(&claimed, `SELECT s.message_id, s.handler_key, COALESCE('worker ' || s.worker_id, 'a drain') AS claimant
+		FROM inbox_handler_statuses s LEFT JOIN inbox_workers w ON w.id = s.worker_id
+		WHERE s.completed_at IS NULL AND NOT s.is_poisoned AND CASE WHEN s.worker_id IS NULL
+			THEN s.processing_started_at < clock(?) ELSE COALESCE(w.heartbeat_at, '') < clock(?) END`,
+		-stuck.Microseconds(), -(recovery / 2).Microseconds())
+	for _, s := range claimed {
+		w.breaks("%s of %s is still claimed by %s", s.HandlerKey, s.MessageID, s.Claimant)
+	}
+}
+
 // left returns what has not ended.
 func (w *world) left() (left []string) {
 	for _, s := range w.open() {

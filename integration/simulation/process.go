@@ -69,6 +69,7 @@ func (w *world) newPlace(name string, byHand bool) *place {
 // start starts a process and tries again until it runs, or must run no more.
 func (p *place) start() {
 	for p.now.Load() == nil {
+		p.w.disturb(0)
 		p.lives++
 		s := &process{place: p, name: fmt.Sprintf("%s.%d", p.name, p.lives),
 			version: p.version}
@@ -85,6 +86,7 @@ func (p *place) start() {
 			err = s.inbox.Start(ctx)
 			cancel()
 		}
+		p.w.disturb(0)
 		if err == nil && !s.dead.Load() {
 			p.w.note("%s runs, version %d", s.name, p.version)
 			if p.version%2 == 1 {
@@ -135,6 +137,7 @@ func (s *process) kill(why string) {
 	s.die()
 	s.w.note("%s ends: %s", s.name, why)
 	s.w.deaths.Add(1)
+	s.w.disturb(0)
 	s.network.Kill()
 	s.w.working.Go(func() {
 		if s.inbox != nil {

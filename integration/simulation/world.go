@@ -33,6 +33,13 @@ const retention = 3 * time.Minute
 // settling is how long after the last fault everything must have ended.
 const settling = 45 * time.Minute
 
+const (
+	// recovery is how long after a death another worker has taken over: WorkerTimeout and two sweeps.
+	recovery = 40 * time.Second
+	// stuck is more than StuckMessageThreshold, the longest jump of the clock, and the minute between two looks.
+	stuck = 9 * time.Minute
+)
+
 // world is a run.
 type world struct {
 	plan     Plan
@@ -52,6 +59,7 @@ type world struct {
 	working  sync.WaitGroup // all goroutines of the run
 
 	mu       sync.Mutex
+	restless time.Time // until when something may go wrong
 	timeline []string
 	broken   []string
 	counts   map[string]int
@@ -127,8 +135,11 @@ func (w *world) run() (err error) {
 	for _, p := range w.places {
 		p.commands <- p.start
 	}
+	ended := make(chan struct{})
+	w.working.Go(func() { w.watch(ended) })
 	w.happen()
 	w.repair()
+	close(ended)
 	w.judge()
 	for _, p := range w.places {
 		p.commands <- p.stop
@@ -189,12 +200,15 @@ func (w *world) event(e Event) {
 		p.commands <- func() { p.version++ }
 		p.commands <- p.start
 	case Stall:
+		w.disturb(e.For)
 		p.databaseFaults.stall(e.For)
 		p.cacheFaults.stall(e.For)
 		p.brokerFaults.stall(e.For)
 	case Failures:
+		w.disturb(e.For)
 		p.databaseFaults.begin(e.Rate, false, e.For)
 	case Silence:
+		w.disturb(e.For)
 		p.databaseFaults.begin(e.Rate, true, e.For)
 	case Amnesia:
 		for _, p := range w.places {
@@ -221,6 +235,7 @@ func (w *world) event(e Event) {
 			w.note("%s is created again: %v", topic, w.broker.RecreateTopic(topic))
 		}
 	case Jump:
+		w.disturb(0)
 		w.database.SetAhead(e.For)
 	case Pause:
 		w.operate("pause", nil, func(ctx context.Context, o *ops.Ops, actor ops.Actor) (audited, error) {
@@ -331,6 +346,33 @@ func (w *world) repair() {
 	}
 	for _, left := range w.left() {
 		w.breaks("%s after %s without faults", left, settling)
+	}
+}
+
+// disturb notes that calls of the database, or a process, fail for so long. The last calls may last a little longer.
+func (w *world) disturb(lasts time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if until := time.Now().Add(lasts + 20*time.Second); until.After(w.restless) {
+		w.restless = until
+	}
+}
+
+// watch judges what is claimed, whenever nothing has gone wrong for long enough.
+func (w *world) watch(ended chan struct{}) {
+	for {
+		select {
+		case <-ended:
+			return
+		case <-time.After(5 * time.Second):
+		}
+		w.mu.Lock()
+		quiet := time.Since(w.restless)
+		w.mu.Unlock()
+		if runs := func(p *place) bool { return !p.byHand && p.now.Load() != nil }; quiet > recovery &&
+			slices.ContainsFunc(w.places, runs) {
+			w.judgeClaims()
+		}
 	}
 }
 
