@@ -43,6 +43,7 @@ type Kind string
 const (
 	Stop     Kind = "stop"     // gracefully, and start again
 	Kill     Kind = "kill"     // and start again
+	Down     Kind = "down"     // all processes, for longer than the retention, and another program cleans meanwhile
 	Deploy   Kind = "deploy"   // stop, and start the other version, in which handlers have other keys
 	Stall    Kind = "stall"    // nothing that the process sends goes on
 	Failures Kind = "failures" // calls of the database are delayed, fail, or lose their answers
@@ -70,15 +71,15 @@ var kinds = []struct {
 	kind  Kind
 	share int
 }{
-	{Stop, 4}, {Kill, 6}, {Deploy, 4}, {Stall, 3}, {Failures, 8}, {Silence, 3}, {Amnesia, 4}, {Unrest, 5}, {Evict, 2},
-	{Lead, 2}, {Expire, 6}, {Recreate, recreations}, {Jump, 1}, {Pause, 2}, {Retry, 3}, {Reject, 3}, {Discard, 4},
-	{Release, 4}, {Backfill, 3}, {Clean, 5}, {Accept, 4}, {Drain, 4},
+	{Stop, 4}, {Kill, 6}, {Down, 2}, {Deploy, 4}, {Stall, 3}, {Failures, 8}, {Silence, 3}, {Amnesia, 4},
+	{Unrest, 5}, {Evict, 2}, {Lead, 2}, {Expire, 6}, {Recreate, recreations}, {Jump, 1}, {Pause, 2}, {Retry, 3},
+	{Reject, 3}, {Discard, 4}, {Release, 4}, {Backfill, 3}, {Clean, 5}, {Accept, 4}, {Drain, 4},
 }
 
 const recreations = 0
 
 // abrupt are those after which an attempt can be lost, and a handler run once more than it must.
-var abrupt = []Kind{Kill, Stall, Failures, Silence}
+var abrupt = []Kind{Kill, Down, Stall, Failures, Silence}
 
 // has reports whether one of these happens.
 func (p *Plan) has(kinds ...Kind) bool {
@@ -118,7 +119,8 @@ func (p *Plan) halts(topic string) bool { return p.chance(3, "halts", topic) == 
 // keeps reports whether messages are kept for the whole run, once the added handler has them.
 func (p *Plan) keeps() bool { return p.chance(2, "keeps") == 0 }
 
-// NewPlan makes the plan of a seed.
+// NewPlan makes the plan of a seed. Only about half of the kinds happen in it, and it has few or many duplicates: what
+// needs several events of one kind is then found sooner than among events of all kinds.
 func NewPlan(seed uint64) Plan {
 	r := rand.New(rand.NewPCG(seed, 1))
 	p := Plan{Seed: seed, Processes: 2 + r.IntN(3)}
@@ -132,18 +134,22 @@ func NewPlan(seed uint64) Plan {
 		p.Messages = append(p.Messages, m)
 	}
 	slices.SortFunc(p.Messages, func(a, b Message) int { return int(a.At - b.At) })
+	duplicates, late := []int{10, 30, 70}[r.IntN(3)], []time.Duration{time.Minute, 4 * time.Minute}[r.IntN(2)]
 	for _, m := range p.Messages {
-		if m.Lane == "" && r.IntN(4) == 0 { // again, later, and perhaps in another partition
-			m.At, m.Partition = m.At+between(r, 0, time.Minute), r.IntN(partitions)
+		if m.Lane == "" && r.IntN(100) < duplicates { // again, later, and perhaps in another partition
+			m.At, m.Partition = m.At+between(r, 0, late), r.IntN(partitions)
 			p.Messages = append(p.Messages, m)
 		}
 	}
 	slices.SortStableFunc(p.Messages, func(a, b Message) int { return int(a.At - b.At) })
-	shares := 0
-	for _, k := range kinds {
-		shares += k.share
+	kinds, shares := slices.Clone(kinds), 0
+	for i := range kinds {
+		if r.IntN(2) == 0 {
+			kinds[i].share = 0
+		}
+		shares += kinds[i].share
 	}
-	for range 3 + r.IntN(25) {
+	for n := 3 + r.IntN(25); n > 0 && shares > 0; n-- {
 		e := Event{At: between(r, 0, span), Process: r.IntN(p.Processes + 1), For: between(r, time.Second, 2*time.Minute),
 			Rate: 1 + r.IntN(30)}
 		share := r.IntN(shares)

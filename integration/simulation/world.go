@@ -195,6 +195,8 @@ func (w *world) event(e Event) {
 	case Kill:
 		p.kill()
 		p.commands <- p.start
+	case Down:
+		w.down(p, retention+e.For)
 	case Deploy:
 		p.commands <- p.stop
 		p.commands <- func() { p.version++ }
@@ -278,6 +280,26 @@ func (w *world) event(e Event) {
 			})
 		}
 	}
+}
+
+// down kills a process, stops the others some seconds later, before its partitions are theirs, and has another program
+// clean before they start again.
+func (w *world) down(killed *place, lasts time.Duration) {
+	w.disturb(lasts + time.Minute)
+	killed.kill()
+	for _, p := range w.places {
+		p.commands <- func() {
+			<-time.After(time.Duration(1+w.plan.chance(20, "down", p.name)) * time.Second)
+			p.stop()
+			<-time.After(lasts)
+		}
+		p.commands <- p.start
+	}
+	w.working.Go(func() {
+		<-time.After(lasts)
+		_, err := w.cleaner.Cleanup(context.Background())
+		w.note("another program cleans: %v", err)
+	})
 }
 
 // expire waits for a partition that has not been read for some seconds, and deletes its records but the last ones.
