@@ -134,7 +134,7 @@ func NewPlan(seed uint64) Plan {
 		p.Messages = append(p.Messages, m)
 	}
 	slices.SortFunc(p.Messages, func(a, b Message) int { return int(a.At - b.At) })
-	duplicates, late := []int{10, 30, 70}[r.IntN(3)], []time.Duration{time.Minute, 4 * time.Minute}[r.IntN(2)]
+	duplicates, late := []int{10, 30, 70}[r.IntN(3)], []time.Duration{10 * time.Second, time.Minute}[r.IntN(2)]
 	for _, m := range p.Messages {
 		if m.Lane == "" && r.IntN(100) < duplicates { // again, later, and perhaps in another partition
 			m.At, m.Partition = m.At+between(r, 0, late), r.IntN(partitions)
