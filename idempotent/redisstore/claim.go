@@ -169,14 +169,15 @@ func (s *Store) keep(ctx context.Context, c *claim, fence *time.Timer) error {
 		// If the process was suspended while the command was running, a positive response is out of date: the claim is
 		// lost nevertheless.
 		left := time.Until(c.until) - margin
-		if left <= 0 {
-			if failed == nil {
-				failed = errors.New("the answer came too late")
-			}
-			return fmt.Errorf("%w: it could not be renewed: %w", idempotent.ErrLost, failed)
+		if left <= 0 && failed == nil {
+			failed = errors.New("the answer came too late")
 		}
-		if !routine.Sleep(ctx, min(pause, left)) {
+		// The fence may fire, and the body return, just before we notice that the time is up: failed says why it is.
+		if left > 0 && !routine.Sleep(ctx, min(pause, left)) && (failed == nil || time.Until(c.until) > margin) {
 			return nil
+		}
+		if failed != nil && time.Until(c.until) <= margin {
+			return fmt.Errorf("%w: it could not be renewed: %w", idempotent.ErrLost, failed)
 		}
 	}
 }
