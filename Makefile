@@ -56,12 +56,12 @@ else
 CHOSEN = echo $(PACKAGES)
 endif
 # What the race detector of Go 1.26 crashes on runs without it.
-SIMULATED := $(if $(and $(filter ./...,$(PACKAGES)),$(filter %integration,$(MODULES))),(cd integration && go test -json $(TEST_FLAGS) ./simulation/broker),true)
+WITHOUT_RACE := $(if $(and $(filter ./...,$(PACKAGES)),$(filter %integration,$(MODULES))),(cd integration && go test -json $(TEST_FLAGS) ./simulation/broker),true)
 TESTED := go test -json -race -gcflags='modernc.org/...=-d=checkptr=0' -gcflags='modernc.org/sqlite/lib=-race=false' -gcflags='modernc.org/libc=-race=false' -gcflags='modernc.org/memory=-race=false' -p 2 -parallel 4 -timeout 15m $(TEST_FLAGS)
 
 .PHONY: test-here
 test-here: $(BIN)/testreport
-	@set -eu -o pipefail; { ended=0; ($(call in_modules,packages=$$($(CHOSEN)) && $(TESTED) $$packages)) || ended=1; $(SIMULATED) || ended=1; exit $$ended; } | $(BIN)/testreport
+	@set -eu -o pipefail; { ended=0; ($(call in_modules,packages=$$($(CHOSEN)) && $(TESTED) $$packages)) || ended=1; $(WITHOUT_RACE) || ended=1; exit $$ended; } | $(BIN)/testreport
 
 # Most tests of behaviour run on PostgreSQL alone above: here they run on SQLite with GORM's default
 # driver, which is in C, without -race.

@@ -56,6 +56,10 @@ func TestAllUntilNowIsAllOnEveryClock(t *testing.T) {
 				filled, err := operator.Backfill(t.Context(), ada, "new", time.Now().Add(-3*time.Hour), time.Time{}, ops.Bulk{})
 				require.NoError(t, err)
 				require.EqualValues(t, 1, filled.Done)
+				var wrong int64
+				require.NoError(t, d.DB.Table("inbox_audit").
+					Where("occurred_at NOT BETWEEN now() - interval '1 minute' AND clock_timestamp()").Count(&wrong).Error)
+				require.Zero(t, wrong, "audit rows have the database's time, which their retention goes by")
 			})
 		})
 	}

@@ -172,7 +172,7 @@ func (s *Store) keep(ctx context.Context, c *claim, fence *time.Timer) error {
 		if left <= 0 && failed == nil {
 			failed = errors.New("the answer came too late")
 		}
-		// The fence may fire, and the body return, just before we notice that the time is up: failed says why it is.
+		// The fence fires when left is over. The body may then return before this goroutine wakes up.
 		if left > 0 && !routine.Sleep(ctx, min(pause, left)) && (failed == nil || time.Until(c.until) > margin) {
 			return nil
 		}

@@ -56,4 +56,4 @@ const atSQL = `LEAST($2::timestamptz, {latest})`
 // that it has taken since nor the actor changes that.
 const addAuditSQL = `
 INSERT INTO {audit} (id, actor, action, target, detail, occurred_at, database_role)
-VALUES ($1::text::uuid, $2, $3, $4, $5, $6::timestamptz, session_user)`
+VALUES ($1::text::uuid, $2, $3, $4, $5, COALESCE({latest}, $6::timestamptz), session_user)`
