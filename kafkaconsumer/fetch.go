@@ -45,7 +45,7 @@ type fetcher struct {
 	// skipping is a request to skip the next record, passing one to continue after a gap, nil if there is none.
 	skipping, passing *granted
 
-	conn *kafkawire.FetchConn // nil: to be made
+	conn *kafkawire.Conn // nil: to be made
 	// id is the topic's ID. identified is when it was last confirmed, zero on a new connection.
 	// unsure means that it has to be confirmed again.
 	id         kafkawire.TopicID

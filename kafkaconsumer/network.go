@@ -225,11 +225,20 @@ func (n *network) passed(key protocol.ApiKey) {
 }
 
 // dialLeader connects to the leader of a partition as the cached metadata names it.
-func (n *network) dialLeader(ctx context.Context, topic string, partition int) (*kafkawire.FetchConn, error) {
+func (n *network) dialLeader(ctx context.Context, topic string, partition int) (*kafkawire.Conn, error) {
 	address, err := n.leader(ctx, topic, partition)
 	if err != nil {
 		return nil, fmt.Errorf("leader of %s/%d: %w", topic, partition, err)
 	}
+	conn, err := n.dialBroker(ctx, address)
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s, the leader of %s/%d: %w", address, topic, partition, err)
+	}
+	return conn, nil
+}
+
+// dialBroker connects to a broker for our own requests.
+func (n *network) dialBroker(ctx context.Context, address string) (*kafkawire.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.DialTimeout+n.cfg.RequestTimeout)
 	defer cancel()
 	var conn net.Conn
@@ -246,17 +255,13 @@ func (n *network) dialLeader(ctx context.Context, topic string, partition int) (
 			return kafkawire.NewCheckedConn(conn, n.guard, address), nil
 		},
 	}
-	_, err = dialer.DialContext(ctx, "tcp", address)
-	var c *kafkawire.FetchConn
-	if err == nil {
-		c, err = kafkawire.NewFetchConn(ctx, conn, n.cfg.ClientID, n.cfg.RequestTimeout, n.cfg.MaxBatchBytes)
-	} else if conn != nil {
-		kafkawire.HangUp(conn)
+	if _, err := dialer.DialContext(ctx, "tcp", address); err != nil {
+		if conn != nil {
+			kafkawire.HangUp(conn)
+		}
+		return nil, err
 	}
-	if err != nil {
-		return nil, fmt.Errorf("connect to %s, the leader of %s/%d: %w", address, topic, partition, err)
-	}
-	return c, nil
+	return kafkawire.NewConn(ctx, conn, n.cfg.ClientID, n.cfg.RequestTimeout, n.cfg.MaxBatchBytes)
 }
 
 // leader returns the leader's address. kafka-go caches it for metadataTTL at most.

@@ -20,10 +20,10 @@ import (
 	"github.com/gorm-inbox/inbox/internal/routine"
 )
 
-// FetchConn is a connection to a partition's leader for consecutive fetches. It belongs to one goroutine. kafka-go
-// connects and authenticates. We write requests and read answers ourselves: kafka-go takes as much memory as an answer
-// claims to need. It also decodes answers on its own goroutines, where a panic ends the process.
-type FetchConn struct {
+// Conn is a connection to one broker, such as a partition's leader for consecutive fetches. It belongs to one
+// goroutine. kafka-go connects and authenticates. We write requests and read answers ourselves: kafka-go takes as much
+// memory as an answer claims to need. It also decodes answers on its own goroutines, where a panic ends the process.
+type Conn struct {
 	net.Conn
 	clientID      string
 	timeout       time.Duration // of an answer
@@ -45,12 +45,12 @@ const (
 	lastFetchVersion  = 11
 )
 
-// NewFetchConn uses a connection on which kafka-go has authenticated, and asks the broker which versions it supports.
+// NewConn uses a connection on which kafka-go has authenticated, and asks the broker which versions it supports.
 // An answer may take as long as timeout. After an error the connection is closed.
-func NewFetchConn(
+func NewConn(
 	ctx context.Context, conn net.Conn, clientID string, timeout time.Duration, maxBatchBytes int,
-) (*FetchConn, error) {
-	c := &FetchConn{Conn: conn, clientID: clientID, timeout: timeout, maxBatchBytes: maxBatchBytes}
+) (*Conn, error) {
+	c := &Conn{Conn: conn, clientID: clientID, timeout: timeout, maxBatchBytes: maxBatchBytes}
 	if err := c.negotiate(ctx); err != nil {
 		c.HangUp()
 		return nil, err
@@ -59,7 +59,7 @@ func NewFetchConn(
 }
 
 // HangUp closes the connection at once, which also ends a read that waits for it.
-func (c *FetchConn) HangUp() { HangUp(c.Conn) }
+func (c *Conn) HangUp() { HangUp(c.Conn) }
 
 // HangUp closes the connection below TLS, which waits for nothing.
 func HangUp(conn net.Conn) {
@@ -70,10 +70,10 @@ func HangUp(conn net.Conn) {
 }
 
 // Idle returns how long no request was in flight before the last one was sent.
-func (c *FetchConn) Idle() time.Duration { return c.idle }
+func (c *Conn) Idle() time.Duration { return c.idle }
 
 // negotiate finds the version of fetch requests, and whether topics have IDs.
-func (c *FetchConn) negotiate(ctx context.Context) error {
+func (c *Conn) negotiate(ctx context.Context) error {
 	const limit = 64 << 10
 	answer, err := c.ask(ctx, &apiversions.Request{}, 0, 0, limit, nil)
 	if err != nil {
@@ -101,7 +101,7 @@ func (c *FetchConn) negotiate(ctx context.Context) error {
 }
 
 // ask sends a request and returns its answer.
-func (c *FetchConn) ask(
+func (c *Conn) ask(
 	ctx context.Context, request protocol.Message, version int16, wait time.Duration, maxBytes int64, h *Hold,
 ) (*cursor, error) {
 	write := func() error { return protocol.WriteRequest(c, version, c.correlationID, c.clientID, request) }
@@ -113,7 +113,7 @@ func (c *FetchConn) ask(
 //
 // Brokers answer a client that has used up its quota at once, and leave its next requests unread for the time that the
 // answer names. exchange sends nothing during that time.
-func (c *FetchConn) exchange(
+func (c *Conn) exchange(
 	ctx context.Context, write func() error, wait time.Duration, maxBytes int64, h *Hold,
 ) (*cursor, error) {
 	if !routine.Sleep(ctx, time.Until(c.mutedUntil)) {
@@ -142,7 +142,7 @@ func (c *FetchConn) exchange(
 
 // read reads an answer. It takes memory for the bytes that have arrived and at most as much again, even if the answer
 // claims to be larger.
-func (c *FetchConn) read(ctx context.Context, maxBytes int64, h *Hold) (*cursor, error) {
+func (c *Conn) read(ctx context.Context, maxBytes int64, h *Hold) (*cursor, error) {
 	const first = 256 << 10
 	prefix := make([]byte, 4)
 	if _, err := io.ReadFull(c, prefix); err != nil {
@@ -184,7 +184,7 @@ var answers sync.Pool // of *[]byte
 const usualAnswer = 4 << 20
 
 // GiveBack ends the use of the last answer's memory.
-func (c *FetchConn) GiveBack() {
+func (c *Conn) GiveBack() {
 	if kept := c.memory; cap(kept) > 0 && cap(kept) <= usualAnswer {
 		answers.Put(&kept)
 	}
@@ -214,7 +214,7 @@ type Response struct {
 var errOtherAnswer = errors.New("the answer is not about it")
 
 // Fetch sends a fetch of one partition.
-func (c *FetchConn) Fetch(ctx context.Context, request *fetch.Request, h *Hold) (*Response, error) {
+func (c *Conn) Fetch(ctx context.Context, request *fetch.Request, h *Hold) (*Response, error) {
 	asked := request.Topics[0].Partitions[0]
 	// A first batch may be larger than asked for, and the list of aborted transactions has no limit.
 	const others = 16 << 20
@@ -284,7 +284,7 @@ const topicIDVersion = 10
 
 // TopicID asks for the topic's ID. It returns zero from a broker too old to know any. The answer to the last fetch
 // stays valid.
-func (c *FetchConn) TopicID(ctx context.Context, topic string) (id TopicID, err error) {
+func (c *Conn) TopicID(ctx context.Context, topic string) (id TopicID, err error) {
 	if !c.identifies {
 		return id, nil
 	}
@@ -299,7 +299,7 @@ func (c *FetchConn) TopicID(ctx context.Context, topic string) (id TopicID, err 
 	return readTopicID(answer, topic)
 }
 
-func (c *FetchConn) writeTopicIDRequest(topic string) error {
+func (c *Conn) writeTopicIDRequest(topic string) error {
 	const none = 0 // tagged fields
 	order := binary.BigEndian
 	b := order.AppendUint16(make([]byte, 4, 64+len(c.clientID)+len(topic)), uint16(protocol.Metadata))
