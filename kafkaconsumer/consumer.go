@@ -1,9 +1,9 @@
 // Package kafkaconsumer reads Kafka topics for a channel. It fetches records, hands them to an Acceptor and commits
 // only accepted records (contract 7).
 //
-// Membership and commits go through kafka-go's ConsumerGroup. We do not use its Reader, which can
-// lose and repeat records and shows records that must stay hidden. Package internal/kafkawire
-// fetches and decodes records: anything that a producer writes can at worst halt its partition.
+// Membership goes through kafka-go's ConsumerGroup. We do not use its Reader, which can lose and repeat records and
+// shows records that must stay hidden. Package internal/kafkawire commits, and fetches and decodes records: anything
+// that a producer writes can at worst halt its partition.
 package kafkaconsumer
 
 import (
@@ -282,7 +282,11 @@ func (c *Consumer) joined(s *session) {
 	}
 	c.mu.Unlock()
 	c.grouping.End(nil)
-	c.accepting.Clear() // of earlier generations
+	if len(s.partitions) == 0 {
+		c.committing.Forget(nil) // nothing will be committed that could end it
+	}
+	c.committing.Clear() // of earlier generations
+	c.accepting.Clear()
 	c.publishing.Clear()
 	c.log.Info("inbox: kafka consumer joined its group", zap.String(telemetry.FieldMember, s.gen.MemberID),
 		zap.Int32(telemetry.FieldGeneration, s.gen.ID), zap.Int(telemetry.FieldPartitions, len(s.partitions)))

@@ -159,13 +159,19 @@ func (c *Consumer) consume(topics []string) {
 			defer close(ended)
 			s := newSession(c, gen, ctx, leader.take(), c.existingOf(ctx, gen.Assignments))
 			c.joined(s)
-			s.run(func(ctx context.Context, end func()) {
+			err := s.run(func(ctx context.Context, end func()) {
 				if c.watch(ctx, topics, s, end) {
 					cancel()
 					leave()
 				}
 			})
 			c.left()
+			if err == nil || isAny(err, kafka.IllegalGeneration, kafka.UnknownMemberId, kafka.RebalanceInProgress) {
+				c.committing.Forget(nil) // the next generation begins at what is committed
+			} else {
+				// Joining again at once would lead to the same refusal, for example because a right is missing.
+				routine.Sleep(ctx, c.cfg.joinBackoff())
+			}
 			if c.ctx.Err() != nil || groupCtx.Err() != nil {
 				// Returning ends the generation. The group would then join again at once, unless it already knows that it is being
 				// closed. groupCtx may be alive here although c.ctx is not: a cancelled context cancels its children one after the

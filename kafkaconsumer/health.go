@@ -70,7 +70,7 @@ type Health struct {
 	// CopyFailingSince is when publishing copies of poisoned and rejected messages began to fail, zero while it works.
 	CopyFailingSince time.Time
 	CopyErr          error
-	// CommitErr is why the last commit failed, nil if it succeeded.
+	// CommitErr is why offsets cannot be committed, nil if they can.
 	CommitErr error
 	// BufferedBytes counts the bytes that are fetched and not yet accepted.
 	BufferedBytes int

@@ -31,7 +31,7 @@ import (
 type network struct {
 	cfg       Config
 	dialer    *kafka.Dialer    // for the group
-	transport *kafka.Transport // for everything else but fetching
+	transport *kafka.Transport // for everything else but fetching and committing
 	client    *kafka.Client    // requests on the transport
 	inflater  *kafkawire.Inflater
 	// refreshing is the condition that answers about the cluster are refused after something is

@@ -10,7 +10,6 @@ import (
 
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/protocol/listoffsets"
-	"github.com/segmentio/kafka-go/protocol/offsetcommit"
 
 	"github.com/gorm-inbox/inbox/internal/kafkawire"
 	"github.com/gorm-inbox/inbox/internal/routine"
@@ -193,111 +192,6 @@ func (n *network) listSome(
 	return found, nil
 }
 
-// committer is the only one that commits in its generation, with one request in flight. Commits
-// therefore neither overtake each other nor move back. The one exception, beginGroup, commits
-// before the committer has anything to commit.
-type committer struct {
-	session *session
-	failed  bool
-}
-
-// run commits the due offsets every interval until ctx ends or a commit fails. It reports whether no commit failed. A
-// failed commit means that the generation is over or the coordinator is gone: the member has to join again.
-func (c *committer) run(ctx context.Context) bool {
-	for routine.Sleep(ctx, c.session.consumer.cfg.CommitInterval) {
-		if !c.flush() {
-			return false
-		}
-	}
-	return true
-}
-
-// flush commits the due offsets and reports whether that succeeded. Commits of an ended generation fail and change
-// nothing on the broker.
-func (c *committer) flush() bool {
-	if c.failed {
-		return false
-	}
-	s, consumer := c.session, c.session.consumer
-	offsets := map[string]map[int]int64{}
-	taken := map[*partition]int64{}
-	for _, p := range s.partitions {
-		if offset, due := p.due(); due {
-			if offsets[p.topic] == nil {
-				offsets[p.topic] = map[int]int64{}
-			}
-			offsets[p.topic][p.id] = offset
-			taken[p] = offset
-		}
-	}
-	if len(taken) == 0 {
-		return true
-	}
-	err := s.gen.CommitOffsets(offsets)
-	if lost(err) {
-		// The connection is lost, for example because the broker closed it when its SASL session expired. The generation is
-		// still alive: this member joins again only after the session has returned. So the same offsets can be committed once
-		// more, whether or not the first try reached the broker.
-		consumer.network.transport.CloseIdleConnections() // idle ones may be as old as the lost one
-		if again := s.commit(offsets); again != nil {
-			err = fmt.Errorf("%w, and once more: %w", err, again)
-		} else {
-			err = nil
-		}
-	}
-	if err != nil {
-		c.failed = true
-		err = fmt.Errorf("commit offsets of %d partitions: %w", len(taken), err)
-		consumer.committing.Begin(nil, consumer.cfg.explain(err))
-		return false
-	}
-	for p, offset := range taken {
-		p.commit(offset)
-	}
-	consumer.committing.End(nil)
-	return true
-}
-
-// commit commits for the session's generation on another connection than the generation's. Brokers refuse it too once
-// the generation is over.
-func (s *session) commit(offsets map[string]map[int]int64) error {
-	c := s.consumer
-	ctx, cancel := context.WithTimeout(c.hardCtx, c.cfg.RequestTimeout)
-	defer cancel()
-	asked, answered := 0, 0
-	request := &offsetcommit.Request{GroupID: c.cfg.GroupID, GenerationID: s.gen.ID, MemberID: s.gen.MemberID,
-		RetentionTimeMs: -1}
-	for topic, partitions := range offsets {
-		of := offsetcommit.RequestTopic{Name: topic}
-		for id, offset := range partitions {
-			of.Partitions = append(of.Partitions, offsetcommit.RequestPartition{PartitionIndex: int32(id),
-				CommittedOffset: offset, CommittedLeaderEpoch: -1})
-		}
-		request.Topics = append(request.Topics, of)
-		asked += len(partitions)
-	}
-	answer, err := c.network.transport.RoundTrip(ctx, c.network.client.Addr, request)
-	if err != nil {
-		return err
-	}
-	response, ok := answer.(*offsetcommit.Response)
-	if !ok {
-		return fmt.Errorf("the answer is %T: %w", answer, kafka.Unknown)
-	}
-	for _, topic := range response.Topics {
-		answered += len(topic.Partitions)
-		for _, p := range topic.Partitions {
-			if p.ErrorCode != 0 {
-				return fmt.Errorf("%s/%d: %w", topic.Name, p.PartitionIndex, kafka.Error(p.ErrorCode))
-			}
-		}
-	}
-	if answered != asked {
-		return fmt.Errorf("the answer is about %d of %d partitions: %w", answered, asked, kafka.Unknown)
-	}
-	return nil
-}
-
 // groupStart remembers what a consumer has learned about where its group begins.
 type groupStart struct {
 	// begun is true once a committed offset of the group was seen, or was committed here. It stays true when all of them
@@ -402,8 +296,9 @@ func (c *Consumer) groupOffsets(ctx context.Context, topic string, partition int
 //
 // A commit must not pass what another member has read. No member has read anything: all of them wait while the group
 // has no offset, a generation has one leader, and the coordinator refuses commits of earlier generations. If the
-// response to the commit is lost, the commit may be repeated while other members already read. The repeat carries the
-// same offsets and not ends that have moved on, so at worst it moves a commit back to where those members began.
+// response to the commit is lost, the next try asks first whether the group has begun. If the lost request arrives even
+// later, the repeat carries the same offsets and not ends that have moved on. So at worst it moves a commit back to
+// where the members began.
 func (s *session) beginGroup(ctx context.Context) {
 	c := s.consumer
 	if c.cfg.StartOffset != Last || len(s.assigned) == 0 || s.resumed {
@@ -411,9 +306,11 @@ func (s *session) beginGroup(ctx context.Context) {
 	}
 	defer c.fetching.Forget(s)
 	retry := routine.Backoff{First: fetchBackoffFirst, Max: maxFetchBackoff}
-	starts := map[string]map[int]int64{}
+	starts := map[string][]int64{}
+	committer := &committer{session: s}
+	defer committer.hangUp()
 	for {
-		err := s.tryBeginGroup(ctx, starts)
+		err := s.tryBeginGroup(ctx, committer, starts)
 		if err == nil {
 			c.fetching.End(s)
 			return
@@ -433,28 +330,29 @@ func (s *session) beginGroup(ctx context.Context) {
 
 // tryBeginGroup commits the starts of all assigned partitions unless the group has offsets. It adds
 // the starts that it had to ask for to starts, so that a repeated try commits the same ones.
-func (s *session) tryBeginGroup(ctx context.Context, starts map[string]map[int]int64) error {
+func (s *session) tryBeginGroup(ctx context.Context, committer *committer, starts map[string][]int64) error {
 	c := s.consumer
+	if err := committer.connect(ctx); err != nil { // first: it may take seconds, in which the group may begin
+		return err
+	}
 	group, err := c.groupOffsets(ctx, "", 0)
 	if err != nil || group.begun {
 		return err
 	}
+	var all []offsetCommit
 	for topic, n := range s.assigned {
-		if starts[topic] == nil {
-			starts[topic] = map[int]int64{}
-		}
-		for id := range n {
-			if _, known := starts[topic][id]; known {
-				continue
-			}
+		for id := len(starts[topic]); id < n; id++ {
 			offset, err := c.network.listOffset(ctx, topic, id, c.groupStart.offsetOf(topic), c.cfg.Isolation)
 			if err != nil {
 				return err
 			}
-			starts[topic][id] = offset
+			starts[topic] = append(starts[topic], offset)
+		}
+		for id, offset := range starts[topic] {
+			all = append(all, offsetCommit{topic, id, offset})
 		}
 	}
-	if err := s.commit(starts); err != nil {
+	if err := committer.try(ctx, c.hardCtx, all); err != nil {
 		return fmt.Errorf("commit where it begins: %w", err)
 	}
 	c.groupStart.begun.Store(true)

@@ -67,9 +67,9 @@ func newSession(
 	return s
 }
 
-// run works until the generation or the consumer ends, or until a commit fails. The member does not
-// rejoin before it has returned.
-func (s *session) run(watch func(ctx context.Context, end func())) {
+// run works until the generation or the consumer ends, or until a commit is refused, which is its error. The member
+// does not rejoin before it has returned.
+func (s *session) run(watch func(ctx context.Context, end func())) (refused error) {
 	c := s.consumer
 	defer s.end()
 	defer s.cancelAccept()
@@ -86,10 +86,11 @@ func (s *session) run(watch func(ctx context.Context, end func())) {
 		}
 	}
 	committer := &committer{session: s}
+	defer committer.hangUp()
 	stopCommitting, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	helpers.Go(func() {
-		if !committer.run(stopCommitting) {
+		if refused = committer.run(stopCommitting); refused != nil {
 			s.end()
 		}
 	})
@@ -99,6 +100,7 @@ func (s *session) run(watch func(ctx context.Context, end func())) {
 	helpers.Go(func() { s.beginGroup(s.ctx) })
 
 	<-s.ctx.Done()
+	rejoin := time.Now().Add(c.cfg.RebalanceTimeout)
 	abandon := time.AfterFunc(c.cfg.DrainTimeout, s.cancelAccept)
 	defer abandon.Stop()
 	drained, drainedNow := context.WithCancel(context.Background())
@@ -106,9 +108,18 @@ func (s *session) run(watch func(ctx context.Context, end func())) {
 	fetchers.Wait()
 	workers.Wait()
 	drainedNow()
+	// The last commit has one deadline for everything. Later the group would go on without this member.
+	last, cancelLast := context.WithTimeout(c.hardCtx, min(c.cfg.DialTimeout+c.cfg.RequestTimeout, time.Until(rejoin)))
+	defer cancelLast()
 	cancel()
 	helpers.Wait()
-	committer.flush()
+	if refused != nil {
+		return refused
+	}
+	if err := committer.flush(last, last); err != nil {
+		committer.report(err)
+	}
+	return nil
 }
 
 // consumingWorker is a worker that accepts chunks, or a directWorker that delivers the chunks of one partition.

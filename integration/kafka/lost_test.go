@@ -1,7 +1,9 @@
 package kafka
 
 import (
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -49,14 +51,55 @@ func TestLostConnectionIsReportedOnlyIfTheNextIsLostToo(t *testing.T) {
 	require.Equal(t, 1, logs.FilterMessageSnippet("kafka fetch failing").Len())
 }
 
-func TestCommitLostTwiceEndsTheGenerationWithoutLoss(t *testing.T) {
+func TestCommitLostTwiceStaysDue(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 2)
 	c := r.start()
 	r.produce(20, 0, 1)
 	r.awaitAll()
-	r.kafka.LoseAnswers(kmsg.OffsetCommit, 2)
+	r.kafka.LoseAnswers(kmsg.OffsetCommit, 6)
 	r.produce(20, 0, 1)
 	r.awaitAll()
-	eventually(t, "joined again", func() bool { return c.Health().Rebalances > 0 })
+	eventually(t, "the failure is over", func() bool { return c.Health().CommitErr == nil })
+	require.Zero(t, c.Health().Rebalances)
+	require.Equal(t, 80, r.ledger.deliveries(topic), "nothing is delivered again")
+}
+
+// TestLastCommitLostTwiceIsReported proves contract 7.1: what was accepted since the last commit is delivered again.
+func TestLastCommitLostTwiceIsReported(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1)
+	c := r.start(func(c *kafkaconsumer.Config) { c.CommitInterval = time.Minute })
+	r.produce(20, 0)
+	eventually(t, "accepted", func() bool { return r.ledger.accepted(topic) == 20 })
+	r.kafka.LoseAnswers(kmsg.OffsetCommit, 2)
+	stop(t, c)
+	require.ErrorContains(t, c.Health().CommitErr, "and once more")
+	r.start()
+	r.awaitAll()
+	require.Equal(t, 40, r.ledger.deliveries(topic))
+}
+
+// TestRefusedCommitPausesBeforeJoiningAgain covers a right that a member has to join but not to commit.
+func TestRefusedCommitPausesBeforeJoiningAgain(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1)
+	const topicAuthorizationFailed = 29
+	fault := r.kafka.FailNext(kmsg.OffsetCommit, topicAuthorizationFailed, 3)
+	var mu sync.Mutex
+	var joins []time.Time
+	r.kafka.Observe(kmsg.JoinGroup, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		joins = append(joins, time.Now())
+	})
+	r.produce(5, 0)
+	c := r.start(func(c *kafkaconsumer.Config) { c.HeartbeatInterval = 2 * time.Second }) // the pause is a second at most
+	eventually(t, "a right is missing", func() bool { return fault.Hits() > 0 && c.Health().CommitErr != nil })
+	require.ErrorContains(t, c.Health().CommitErr, "needs the right READ")
+	r.awaitAll()
+	require.Equal(t, 3, fault.Hits())
+	mu.Lock()
+	defer mu.Unlock()
+	require.Greater(t, joins[len(joins)-1].Sub(joins[0]), 3*time.Second)
 }

@@ -20,9 +20,10 @@ import (
 	"github.com/gorm-inbox/inbox/internal/routine"
 )
 
-// Conn is a connection to one broker, such as a partition's leader for consecutive fetches. It belongs to one
-// goroutine. kafka-go connects and authenticates. We write requests and read answers ourselves: kafka-go takes as much
-// memory as an answer claims to need. It also decodes answers on its own goroutines, where a panic ends the process.
+// Conn is a connection to one broker: to a partition's leader for consecutive fetches, or to a group's coordinator for
+// commits. It belongs to one goroutine. kafka-go connects and authenticates. We write requests and read answers
+// ourselves: kafka-go takes as much memory as an answer claims to need. It also decodes answers on its own goroutines,
+// where a panic ends the process.
 type Conn struct {
 	net.Conn
 	clientID      string
@@ -71,6 +72,9 @@ func HangUp(conn net.Conn) {
 
 // Idle returns how long no request was in flight before the last one was sent.
 func (c *Conn) Idle() time.Duration { return c.idle }
+
+// Unused returns how long ago the last answer came.
+func (c *Conn) Unused() time.Duration { return time.Since(c.answered) }
 
 // negotiate finds the version of fetch requests, and whether topics have IDs.
 func (c *Conn) negotiate(ctx context.Context) error {

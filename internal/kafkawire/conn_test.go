@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/segmentio/kafka-go"
 	"github.com/stretchr/testify/require"
 )
 
@@ -27,6 +28,23 @@ func FuzzResponseHeader(f *testing.F) {
 		require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<20))
 		if err == nil {
 			require.LessOrEqual(t, len(r.Records)+len(r.Aborted), len(content))
+		}
+	})
+}
+
+// FuzzCommitIsConfirmedOrRefused checks that only an answer about as many partitions confirms a commit.
+func FuzzCommitIsConfirmedOrRefused(f *testing.F) {
+	confirmed := []byte{0, 0, 0, 1, 0, 1, 't', 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0}
+	refused := append(confirmed[:len(confirmed)-1:len(confirmed)-1], 22)
+	f.Add(confirmed)
+	f.Add(refused)
+	f.Add(bytes.Repeat([]byte{0xff}, 60))
+	require.NoError(f, readCommitted(&cursor{rest: confirmed}, 2))
+	require.ErrorIs(f, readCommitted(&cursor{rest: refused}, 2), kafka.IllegalGeneration)
+	require.ErrorIs(f, readCommitted(&cursor{rest: confirmed}, 3), kafka.Unknown)
+	f.Fuzz(func(t *testing.T, content []byte) {
+		if readCommitted(&cursor{rest: content}, 2) == nil {
+			require.GreaterOrEqual(t, len(content), 2*(4+2))
 		}
 	})
 }

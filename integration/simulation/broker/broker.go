@@ -78,10 +78,11 @@ type Record struct {
 }
 
 // New starts a cluster of so many brokers, without topics. Close it in the same bubble, and call nothing after that.
-func New(nodes int) (*Broker, error) {
+func New(nodes int, opts ...kfake.Opt) (*Broker, error) {
 	b := &Broker{nodes: nodes, committing: routine.NewLock(), listeners: map[address]*listener{},
 		topics: map[string][16]byte{}, rebalances: map[string]rebalance{}, closed: make(chan struct{})}
-	cluster, err := kfake.NewCluster(kfake.NumBrokers(nodes), kfake.ListenFn(b.listen))
+	opts = append(opts, kfake.NumBrokers(nodes), kfake.ListenFn(b.listen))
+	cluster, err := kfake.NewCluster(opts...)
 	if err != nil {
 		return nil, err
 	}
@@ -173,6 +174,13 @@ func (b *Broker) MoveLeader(of Partition) error {
 
 // MoveCoordinators gives groups other coordinators, if there are several brokers. The groups stay as they are.
 func (b *Broker) MoveCoordinators() { b.cluster.RehashCoordinators() }
+
+// MoveCoordinator is MoveCoordinators, until this group has another coordinator. There must be several brokers.
+func (b *Broker) MoveCoordinator(group string) {
+	for before := b.cluster.CoordinatorFor(group); b.cluster.CoordinatorFor(group) == before; {
+		b.cluster.RehashCoordinators()
+	}
+}
 
 // End returns the offset of the next record of a partition.
 func (b *Broker) End(of Partition) int64 {

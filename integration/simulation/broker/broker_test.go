@@ -16,6 +16,8 @@ import (
 
 	"github.com/segmentio/kafka-go"
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kversion"
 	"go.uber.org/goleak"
 
 	"github.com/gorm-inbox/inbox/envelope"
@@ -48,10 +50,10 @@ type rig struct {
 }
 
 // bubble runs a test in virtual time. Goroutines that are left at its end fail it.
-func bubble(t *testing.T, partitions int, test func(t *testing.T, r *rig)) {
+func bubble(t *testing.T, partitions int, test func(t *testing.T, r *rig), opts ...kfake.Opt) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		b, err := broker.New(2)
+		b, err := broker.New(2, opts...)
 		require.NoError(t, err)
 		r := &rig{t: t, b: b, partitions: partitions, next: map[broker.Partition]int64{},
 			accepted: map[string]int{}, last: map[string]int64{}}
@@ -116,13 +118,17 @@ type process struct {
 }
 
 // start starts a consumer with the default timeouts.
-func (r *rig) start(link broker.Link) process {
+func (r *rig) start(link broker.Link, change ...func(*kafkaconsumer.Config)) process {
 	r.t.Helper()
 	network := r.b.Client(link)
-	c, err := kafkaconsumer.New("orders.events", kafkaconsumer.Config{
+	cfg := kafkaconsumer.Config{
 		Brokers: r.b.Addresses(), Topics: []string{topic}, GroupID: group, Dial: network.Dial, DeadLetterTopic: deadLetters,
 		Decoder: envelope.DecoderConfig{Type: "order.placed", ID: envelope.KafkaCoordinates()},
-	}, r, nil, nil)
+	}
+	for _, c := range change {
+		c(&cfg)
+	}
+	c, err := kafkaconsumer.New("orders.events", cfg, r, nil, nil)
 	require.NoError(r.t, err)
 	require.NoError(r.t, c.Start(r.t.Context()))
 	p := process{c, network}
@@ -300,6 +306,202 @@ func TestCommitThatLosesItsResponseIsRepeated(t *testing.T) {
 	}
 }
 
+// TestLastCommitFindsItsCoordinatorOnANewConnection covers a connection that was lost unnoticed, for example because
+// its SASL session expired.
+func TestLastCommitFindsItsCoordinatorOnANewConnection(t *testing.T) {
+	bubble(t, 1, func(t *testing.T, r *rig) {
+		network := &switched{}
+		p := r.start(network.link, func(c *kafkaconsumer.Config) { c.CommitInterval = time.Hour })
+		r.produce(5)
+		r.within(5*time.Second, "all accepted", func() bool { return len(r.accepted) == 5 })
+		network.set(func(_ context.Context, request string, do func() error) error {
+			if request != "FindCoordinator" {
+				return do()
+			}
+			network.set(nil)
+			return errLost
+		})
+		r.stop(p)
+		require.True(t, r.committed())
+		require.NoError(t, p.Health().CommitErr)
+	})
+}
+
+// readOnce checks that n records were accepted, each of them once.
+func (r *rig) readOnce(n int) {
+	r.t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	require.Len(r.t, r.accepted, n)
+	for value, times := range r.accepted {
+		require.Equal(r.t, 1, times, value)
+	}
+}
+
+// TestCommitFollowsTheCoordinator covers a coordinator that moves while a commit is on its way.
+func TestCommitFollowsTheCoordinator(t *testing.T) {
+	for name, failure := range map[string]error{"the connection is lost": errLost, "the old coordinator refuses": nil} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, 1, func(t *testing.T, r *rig) {
+				network := &switched{}
+				p := r.start(network.link)
+				r.within(5*time.Second, "it has joined", r.joined(p))
+				for round := range 3 {
+					network.set(func(_ context.Context, request string, do func() error) error {
+						if request != "OffsetCommit" {
+							return do()
+						}
+						network.set(nil)
+						r.b.MoveCoordinator(group)
+						if failure != nil {
+							return failure
+						}
+						return do()
+					})
+					r.produce(5)
+					r.within(5*time.Second, "all committed", r.committed)
+					r.within(20*time.Second, "it has joined again", r.joined(p))
+					pass(5 * time.Second) // the group's heartbeats have noticed by now
+					r.within(20*time.Second, "it has joined again", r.joined(p))
+					r.readOnce(5 * (round + 1))
+				}
+				require.NoError(t, p.Health().Err())
+				r.stop(p)
+			})
+		})
+	}
+}
+
+// TestCommitWaitsForAnUnreachableCoordinator covers commits that lose their connection and cannot make another one. The
+// group's own connection works, so the generation goes on. A connection that fails is not tried again at once: where a
+// login is refused, tries may lock the user out.
+func TestCommitWaitsForAnUnreachableCoordinator(t *testing.T) {
+	bubble(t, 1, func(t *testing.T, r *rig) {
+		network := &switched{}
+		p := r.start(network.link)
+		r.produce(5)
+		r.within(5*time.Second, "all committed", r.committed)
+		var mu sync.Mutex
+		var found []time.Time
+		connecting := false
+		network.set(func(_ context.Context, request string, do func() error) error {
+			mu.Lock()
+			lose := request == "OffsetCommit" || request == "Connect" && connecting // to the coordinator
+			connecting = request == "FindCoordinator" || connecting && !lose
+			if request == "FindCoordinator" {
+				found = append(found, time.Now())
+			}
+			mu.Unlock()
+			if lose {
+				return errLost
+			}
+			return do()
+		})
+		r.produce(5)
+		r.within(10*time.Second, "health names it", func() bool { return p.Health().CommitErr != nil })
+		require.ErrorContains(t, p.Health().CommitErr, `cannot reach the coordinator of group "fulfilment": connect to`)
+		r.produce(5)
+		pass(30 * time.Second)
+		require.False(t, r.committed())
+		network.set(nil)
+		require.Greater(t, len(found), 5)
+		for i := range len(found) - 1 {
+			require.GreaterOrEqual(t, found[i+1].Sub(found[i]), 50*time.Millisecond)
+		}
+		r.within(10*time.Second, "all committed", r.committed)
+		require.NoError(t, p.Health().CommitErr)
+		require.Zero(t, p.Health().Rebalances)
+		r.readOnce(15)
+		r.stop(p)
+	})
+}
+
+// TestCommitAfterASilenceUsesAFreshConnection covers a proxy that forgets a connection that is not used.
+func TestCommitAfterASilenceUsesAFreshConnection(t *testing.T) {
+	bubble(t, 1, func(t *testing.T, r *rig) {
+		network := &switched{}
+		p := r.start(network.link)
+		r.produce(5)
+		r.within(5*time.Second, "all committed", r.committed)
+		var mu sync.Mutex
+		found := 0
+		network.set(func(_ context.Context, request string, do func() error) error {
+			mu.Lock()
+			if request == "FindCoordinator" {
+				found++
+			}
+			old := found == 0
+			mu.Unlock()
+			if old && request == "OffsetCommit" {
+				return broker.ErrSilent
+			}
+			return do()
+		})
+		pass(2 * time.Minute)
+		for range 3 {
+			r.produce(5)
+			r.within(time.Second, "all committed", r.committed)
+			pass(30 * time.Second)
+		}
+		require.Equal(t, 1, found, "a connection that is used is kept")
+		require.Zero(t, p.Health().Rebalances)
+		r.readOnce(20)
+		r.stop(p)
+	})
+}
+
+// TestFailedCommitIsNotReportedOnceAnotherMemberHasThePartition covers a last commit that fails, and a member that then
+// has nothing to commit. The other member reads and commits again what the commit was about.
+func TestFailedCommitIsNotReportedOnceAnotherMemberHasThePartition(t *testing.T) {
+	bubble(t, 2, func(t *testing.T, r *rig) {
+		p := r.start(func(_ context.Context, request string, do func() error) error {
+			if request == "OffsetCommit" {
+				return errLost
+			}
+			return do()
+		})
+		at := broker.Partition{Topic: topic, ID: 1}
+		_, err := r.b.Produce(t.Context(), at, broker.Record{Value: []byte("1")})
+		require.NoError(t, err)
+		r.within(5*time.Second, "health names it", func() bool { return p.Health().CommitErr != nil })
+		next := r.start(nil)
+		r.within(20*time.Second, "both have one", r.joined(p, next))
+		for p.Health().Partitions[0].Partition == at.ID { // which member gets it is random
+			r.stop(next)
+			r.within(20*time.Second, "it has both", r.joined(p))
+			next = r.start(nil)
+			r.within(20*time.Second, "both have one", r.joined(p, next))
+		}
+		r.within(5*time.Second, "committed", func() bool { return r.b.Committed(group)[at] == 1 })
+		require.NoError(t, p.Health().CommitErr)
+		r.stop(p)
+		r.stop(next)
+	})
+}
+
+// TestLastCommitEndsWithinTheRebalanceTimeout covers a coordinator that does not answer the last commit. The group goes
+// on without a member that has not joined again by then.
+func TestLastCommitEndsWithinTheRebalanceTimeout(t *testing.T) {
+	bubble(t, 1, func(t *testing.T, r *rig) {
+		network := &switched{}
+		p := r.start(network.link, func(c *kafkaconsumer.Config) {
+			c.CommitInterval, c.DrainTimeout, c.RebalanceTimeout = time.Hour, time.Second, 3*time.Second
+		})
+		r.produce(5)
+		r.within(5*time.Second, "all accepted", func() bool { return len(r.accepted) == 5 })
+		network.set(func(_ context.Context, request string, do func() error) error {
+			if request == "OffsetCommit" {
+				return broker.ErrSilent
+			}
+			return do()
+		})
+		stopped := make(chan error)
+		go func() { stopped <- p.Stop(context.Background()) }()
+		r.within(3*time.Second, "the last commit has failed", func() bool { return p.Health().CommitErr != nil })
+		require.NoError(t, <-stopped)
+	})
+}
+
 func TestConsumerContinuesAfterRetentionGap(t *testing.T) {
 	bubble(t, 1, func(t *testing.T, r *rig) {
 		at := broker.Partition{Topic: topic}
@@ -441,6 +643,60 @@ func TestCommitOfEndedGenerationIsRefused(t *testing.T) {
 		require.NoError(t, commit(int(health.Generation), health.MemberID))
 		require.Len(t, r.b.Commits(), 1)
 		transport.CloseIdleConnections()
+		r.stop(p)
+	})
+}
+
+// TestCommitsOfOldBrokers covers their versions of commits.
+func TestCommitsOfOldBrokers(t *testing.T) {
+	for name, versions := range map[string]*kversion.Versions{"1.0": kversion.V1_0_0(), "2.0": kversion.V2_0_0(),
+		"2.7": kversion.V2_7_0()} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, 2, func(t *testing.T, r *rig) {
+				for round := range 2 {
+					p := r.start(nil)
+					r.produce(5)
+					r.within(5*time.Second, "all committed", r.committed)
+					require.NoError(t, p.Health().Err())
+					r.stop(p)
+					r.readOnce(10 * (round + 1))
+				}
+			}, kfake.MaxVersions(versions))
+		})
+	}
+}
+
+// TestBeginningIsNotRepeatedOnceTheGroupHasBegun covers a group that begins at Last. The response to its first commit
+// is lost, and the connection for another try takes seconds, in which the partition is read and committed.
+func TestBeginningIsNotRepeatedOnceTheGroupHasBegun(t *testing.T) {
+	bubble(t, 1, func(t *testing.T, r *rig) {
+		r.produce(5)
+		r.next[broker.Partition{Topic: topic}] = 5
+		var mu sync.Mutex
+		lost, delayed := false, false
+		p := r.start(func(ctx context.Context, request string, do func() error) error {
+			mu.Lock()
+			lose := request == "OffsetCommit" && !lost
+			lost = lost || lose
+			delay := request == "FindCoordinator" && lost && !delayed
+			delayed = delayed || delay
+			mu.Unlock()
+			if lose {
+				return errors.Join(do(), errLost)
+			}
+			if delay {
+				select {
+				case <-time.After(4 * time.Second):
+				case <-ctx.Done():
+				}
+			}
+			return do()
+		}, func(c *kafkaconsumer.Config) { c.StartOffset = kafkaconsumer.Last })
+		pass(3 * time.Second)
+		r.produce(20)
+		pass(30 * time.Second)
+		require.EqualValues(t, 25, r.b.Committed(group)[broker.Partition{Topic: topic}])
+		r.readOnce(20)
 		r.stop(p)
 	})
 }

@@ -14,8 +14,8 @@ import (
 // received is lost. With ErrSilent the connection does not break: the client waits until its deadline.
 //
 // ctx ends when the client has closed the connection, and when it sends another request before the response. A Link
-// that waits must then go on at once. kafka-go sends heartbeats and commits on one connection and holds a mutex while
-// it waits for a response. Virtual time stands still while another goroutine waits for that mutex.
+// that waits must then go on at once. kafka-go holds a connection's mutex while it waits for a response. Virtual time
+// stands still while another goroutine waits for that mutex.
 type Link func(ctx context.Context, request string, do func() error) error
 
 // ErrSilent is a Link's error for a request or a response that disappears. The brokers do not notice when the client

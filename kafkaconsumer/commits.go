@@ -1,0 +1,172 @@
+package kafkaconsumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol/offsetcommit"
+
+	"github.com/gorm-inbox/inbox/internal/kafkawire"
+	"github.com/gorm-inbox/inbox/internal/routine"
+)
+
+// offsetCommit is what to commit for a partition.
+type offsetCommit struct {
+	topic  string
+	id     int
+	offset int64
+}
+
+// committer is the only one that commits in its generation, with one request in flight. Commits
+// therefore neither overtake each other nor move back. The one exception, beginGroup, commits
+// before the committer has anything to commit.
+//
+// It commits on its own connection to the group's coordinator. kafka-go's Generation ends at the first failure, also if
+// only the coordinator has moved.
+type committer struct {
+	session *session
+	conn    *kafkawire.Conn // nil: to be made
+}
+
+// run commits the due offsets every interval, until ctx ends. It returns an error once a commit is refused, or once its
+// response does not come in time: most often the generation is over then, and the member has to join again. While no
+// coordinator can be reached, offsets stay due, and heartbeats decide how long the generation lasts.
+func (c *committer) run(ctx context.Context) error {
+	consumer := c.session.consumer
+	interval := consumer.cfg.CommitInterval
+	retry := routine.Backoff{First: interval, Max: maxRefusalBackoff}
+	for pause := interval; routine.Sleep(ctx, pause); {
+		err := c.flush(ctx, consumer.hardCtx)
+		switch {
+		case err == nil:
+			pause = interval
+			retry.Reset()
+		case !unreached(err):
+			c.report(err)
+			return err
+		case ctx.Err() == nil: // else the last flush follows
+			c.report(err)
+			pause = retry.Next()
+		}
+	}
+	return nil
+}
+
+// flush commits the due offsets. It connects until the end of connecting, and sends requests until the end of sending.
+// A request that is sent must not be given up sooner: it could overtake the next one.
+//
+// If its connection is lost, or the coordinator has moved, it asks which broker is the coordinator now and commits once
+// more. Brokers close connections whose SASL session expired, for example. The generation is still alive: this member
+// joins again only after the session has returned. Once it is over, brokers refuse the commit. A connection that cannot
+// be made is not tried again at once: the login may be refused.
+func (c *committer) flush(connecting, sending context.Context) error {
+	var all []offsetCommit
+	var partitions []*partition
+	for _, p := range c.session.partitions {
+		if offset, due := p.due(); due {
+			all, partitions = append(all, offsetCommit{p.topic, p.id, offset}), append(partitions, p)
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	err := c.try(connecting, sending, all)
+	if unreached(err) && !errors.Is(err, errUnreachable) && connecting.Err() == nil {
+		before := err
+		if err = c.try(connecting, sending, all); unreached(err) {
+			err = fmt.Errorf("%w, and once more: %w", before, err)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("commit offsets of %d partitions: %w", len(all), err)
+	}
+	for i, p := range partitions {
+		p.commit(all[i].offset)
+	}
+	c.session.consumer.committing.End(nil)
+	return nil
+}
+
+func (c *committer) report(err error) {
+	consumer := c.session.consumer
+	consumer.committing.Begin(nil, consumer.cfg.explain(err))
+}
+
+// unreached reports whether a commit failed although the generation may be alive: the coordinator was not found, is
+// another one by now, or did not get the request. The response of a commit whose connection was lost may be lost, too.
+func unreached(err error) bool {
+	return lost(err) || isAny(err, errUnreachable, kafka.NotCoordinatorForGroup, kafka.GroupCoordinatorNotAvailable,
+		kafka.GroupLoadInProgress)
+}
+
+// try commits offsets once.
+func (c *committer) try(connecting, sending context.Context, all []offsetCommit) error {
+	if err := c.connect(connecting); err != nil {
+		return err
+	}
+	err := c.conn.Commit(sending, c.session.commitRequest(all))
+	if err != nil {
+		c.hangUp() // it may be in an unknown state, or not lead to the coordinator
+	}
+	return err
+}
+
+// commitRequest returns the request to commit offsets in the session's generation. Those of a topic follow each other.
+// There is one request, however many they are: the first commit of a group is its beginning, which must be whole.
+func (s *session) commitRequest(all []offsetCommit) *offsetcommit.Request {
+	request := &offsetcommit.Request{GroupID: s.consumer.cfg.GroupID, GenerationID: s.gen.ID, MemberID: s.gen.MemberID,
+		RetentionTimeMs: -1}
+	for i, one := range all {
+		if i == 0 || all[i-1].topic != one.topic {
+			request.Topics = append(request.Topics, offsetcommit.RequestTopic{Name: one.topic})
+		}
+		topic := &request.Topics[len(request.Topics)-1]
+		topic.Partitions = append(topic.Partitions, offsetcommit.RequestPartition{PartitionIndex: int32(one.id),
+			CommittedOffset: one.offset, CommittedLeaderEpoch: -1})
+	}
+	return request
+}
+
+var errUnreachable = errors.New("cannot reach the coordinator")
+
+// maxUnused is how long a connection may be unused. Later a proxy may have dropped it without a word, and a commit
+// would wait for its timeout.
+const maxUnused = time.Minute
+
+// connect asks which broker is the group's coordinator and connects to it, unless there is a connection in use.
+func (c *committer) connect(ctx context.Context) error {
+	if c.conn != nil && c.conn.Unused() < maxUnused {
+		return nil
+	}
+	c.hangUp()
+	network, group := c.session.consumer.network, c.session.consumer.cfg.GroupID
+	request := &kafka.FindCoordinatorRequest{Key: group, KeyType: kafka.CoordinatorKeyTypeConsumer}
+	found, err := network.client.FindCoordinator(ctx, request)
+	if lost(err) {
+		network.transport.CloseIdleConnections() // they may be as old as the lost one
+		found, err = network.client.FindCoordinator(ctx, request)
+	}
+	if err == nil {
+		err = found.Error
+	}
+	if err != nil {
+		return fmt.Errorf("%w of group %q: ask for its address: %w", errUnreachable, group, err)
+	}
+	address := net.JoinHostPort(found.Coordinator.Host, strconv.Itoa(found.Coordinator.Port))
+	if c.conn, err = network.dialBroker(ctx, address); err != nil {
+		return fmt.Errorf("%w of group %q: connect to %s: %w", errUnreachable, group, address, err)
+	}
+	return nil
+}
+
+func (c *committer) hangUp() {
+	if c.conn != nil {
+		c.conn.HangUp()
+		c.conn = nil
+	}
+}
