@@ -51,7 +51,7 @@ type GapPolicy string
 
 // The policies for gaps.
 const (
-	// GapHalt stops the partition before the gap. If the topic was created again, the halt does not survive a restart or a
+	// GapHalt stops the partition before the gap. If the topic was created again, the halt may not survive a restart or a
 	// rebalance: brokers forget a group's offsets when its topic is deleted, and reading then begins at StartOffset.
 	GapHalt GapPolicy = "halt"
 	// GapContinue stores a row that says what is missing and continues after the gap.
@@ -92,7 +92,7 @@ type Options struct {
 	// its records, or they are processed again. Do not use Continue where missing records must be looked into before
 	// the later ones are processed. Default GapHalt (contract 7.5).
 	//
-	// A halt at a topic that was created again does not survive a restart or a rebalance: brokers forget a group's offsets
+	// A halt at a topic that was created again may not survive a restart or a rebalance: brokers forget a group's offsets
 	// when its topic is deleted, and reading then begins at StartOffset.
 	OnGap GapPolicy `yaml:"on_gap" env:"ON_GAP"`
 }

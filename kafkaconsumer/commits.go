@@ -2,10 +2,12 @@ package kafkaconsumer
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"net"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/segmentio/kafka-go"
@@ -15,19 +17,65 @@ import (
 	"github.com/gorm-inbox/inbox/internal/routine"
 )
 
+// logID identifies the log of a topic: a topic that is created again has another ID. It is zero if it is unknown.
+type logID struct {
+	topic   kafkawire.TopicID
+	cluster string // its name, which may be empty
+}
+
+// position is an offset, and the log in which it is one. The offset is -1 where there is none.
+type position struct {
+	offset int64
+	log    logID
+}
+
+// Offsets are committed with metadata that names the topic of which they are: inbox topic=<ID> cluster=<ID>. Kafka's
+// commits only have the topic's name, so a commit that arrives after its topic was created again is stored for the new
+// log. The next member would begin there and never read the first records.
+//
+// Tools such as MirrorMaker copy groups to another cluster, where the topic has another ID. They translate the offset
+// and copy the metadata. So the metadata counts only in the cluster that it names.
+const (
+	metadataTopic   = "inbox topic="
+	metadataCluster = " cluster="
+)
+
+// metadata returns what an offset in the log is committed with. The topic's ID is written as Kafka's tools do.
+func (log logID) metadata() string {
+	if log.topic == (kafkawire.TopicID{}) {
+		return ""
+	}
+	return metadataTopic + base64.RawURLEncoding.EncodeToString(log.topic[:]) + metadataCluster + log.cluster
+}
+
+// logOf returns the log that the metadata of a committed offset names, zero if the metadata is not ours.
+func logOf(metadata string) logID {
+	rest, ours := strings.CutPrefix(metadata, metadataTopic)
+	topic, cluster, named := strings.Cut(rest, metadataCluster)
+	id, err := base64.RawURLEncoding.DecodeString(topic)
+	if !ours || !named || err != nil || len(id) != len(kafkawire.TopicID{}) {
+		return logID{}
+	}
+	return logID{kafkawire.TopicID(id), cluster}
+}
+
+// maxNamed is how many offsets are committed with metadata at most. Brokers store the offsets of a request as one
+// batch, of 1 MiB by default, which the metadata of thousands of partitions would exceed.
+const maxNamed = 1000
+
 // offsetCommit is what to commit for a partition.
 type offsetCommit struct {
-	topic  string
-	id     int
-	offset int64
+	topic string
+	id    int
+	at    position
 }
 
 // committer is the only one that commits in its generation, with one request in flight. Commits
 // therefore neither overtake each other nor move back. The one exception, beginGroup, commits
 // before the committer has anything to commit.
 //
-// It commits on its own connection to the group's coordinator. kafka-go's Generation ends at the first failure, also if
-// only the coordinator has moved.
+// It commits on its own connection to the group's coordinator. kafka-go's Generation commits no metadata, and does not
+// ask again which broker is the coordinator.
 type committer struct {
 	session *session
 	conn    *kafkawire.Conn // nil: to be made
@@ -68,8 +116,8 @@ func (c *committer) flush(connecting, sending context.Context) error {
 	var all []offsetCommit
 	var partitions []*partition
 	for _, p := range c.session.partitions {
-		if offset, due := p.due(); due {
-			all, partitions = append(all, offsetCommit{p.topic, p.id, offset}), append(partitions, p)
+		if at, due := p.due(); due {
+			all, partitions = append(all, offsetCommit{p.topic, p.id, at}), append(partitions, p)
 		}
 	}
 	if len(all) == 0 {
@@ -86,7 +134,7 @@ func (c *committer) flush(connecting, sending context.Context) error {
 		return fmt.Errorf("commit offsets of %d partitions: %w", len(all), err)
 	}
 	for i, p := range partitions {
-		p.commit(all[i].offset)
+		p.commit(all[i].at.offset)
 	}
 	c.session.consumer.committing.End(nil)
 	return nil
@@ -104,12 +152,20 @@ func unreached(err error) bool {
 		kafka.GroupLoadInProgress)
 }
 
-// try commits offsets once.
+// try commits offsets once. If the brokers refuse the metadata, it commits without any from then on.
 func (c *committer) try(connecting, sending context.Context, all []offsetCommit) error {
 	if err := c.connect(connecting); err != nil {
 		return err
 	}
-	err := c.conn.Commit(sending, c.session.commitRequest(all))
+	consumer := c.session.consumer
+	bare := consumer.bare.Load()
+	err := c.conn.Commit(sending, c.session.commitRequest(all, bare))
+	if errors.Is(err, kafka.OffsetMetadataTooLarge) && !bare {
+		consumer.bare.Store(true)
+		consumer.log.Warn("inbox: the brokers refuse the metadata of offsets, so an offset that is committed while its topic " +
+			"is created again may be taken for one of the new log; raise offset.metadata.max.bytes and restart this process")
+		err = c.conn.Commit(sending, c.session.commitRequest(all, true))
+	}
 	if err != nil {
 		c.hangUp() // it may be in an unknown state, or not lead to the coordinator
 	}
@@ -118,16 +174,21 @@ func (c *committer) try(connecting, sending context.Context, all []offsetCommit)
 
 // commitRequest returns the request to commit offsets in the session's generation. Those of a topic follow each other.
 // There is one request, however many they are: the first commit of a group is its beginning, which must be whole.
-func (s *session) commitRequest(all []offsetCommit) *offsetcommit.Request {
+func (s *session) commitRequest(all []offsetCommit, bare bool) *offsetcommit.Request {
+	bare = bare || len(all) > maxNamed
 	request := &offsetcommit.Request{GroupID: s.consumer.cfg.GroupID, GenerationID: s.gen.ID, MemberID: s.gen.MemberID,
 		RetentionTimeMs: -1}
 	for i, one := range all {
 		if i == 0 || all[i-1].topic != one.topic {
 			request.Topics = append(request.Topics, offsetcommit.RequestTopic{Name: one.topic})
 		}
+		p := offsetcommit.RequestPartition{PartitionIndex: int32(one.id), CommittedOffset: one.at.offset,
+			CommittedLeaderEpoch: -1}
+		if !bare {
+			p.CommittedMetadata = one.at.log.metadata()
+		}
 		topic := &request.Topics[len(request.Topics)-1]
-		topic.Partitions = append(topic.Partitions, offsetcommit.RequestPartition{PartitionIndex: int32(one.id),
-			CommittedOffset: one.offset, CommittedLeaderEpoch: -1})
+		topic.Partitions = append(topic.Partitions, p)
 	}
 	return request
 }

@@ -1,9 +1,9 @@
 // Package kafkaconsumer reads Kafka topics for a channel. It fetches records, hands them to an Acceptor and commits
 // only accepted records (contract 7).
 //
-// Membership goes through kafka-go's ConsumerGroup. We do not use its Reader, which can lose and repeat records and
-// shows records that must stay hidden. Package internal/kafkawire commits, and fetches and decodes records: anything
-// that a producer writes can at worst halt its partition.
+// Membership goes through kafka-go's ConsumerGroup, which cannot commit an offset with metadata. We do not use its
+// Reader, which can lose and repeat records and shows records that must stay hidden. Package internal/kafkawire
+// commits, and fetches and decodes records: anything that a producer writes can at worst halt its partition.
 package kafkaconsumer
 
 import (
@@ -45,6 +45,7 @@ type Consumer struct {
 	progress progress
 
 	answered   atomic.Bool // whether any broker has answered
+	bare       atomic.Bool // whether offsets are committed without metadata, which the brokers refuse
 	groupStart groupStart
 }
 

@@ -53,16 +53,17 @@ func (e *OffsetGapError) Error() string {
 		": the log was truncated, or the topic was deleted and created again; to go on, resume the partition, set OnGap to continue or the group's offset within the log"
 }
 
-// TopicRecreatedError is why a partition halts when its topic was deleted and created again while it was read, even if
-// the new log holds the offset (contract 7.5). Brokers before Kafka 2.8 send no topic IDs: there, OffsetGapError or
-// EpochError may appear instead. Like EpochError, it does not survive a restart.
+// TopicRecreatedError is why a partition halts when its topic was deleted and created again, while it was read or since
+// its offset was committed, even if the new log holds the offset (contract 7.5). Brokers before Kafka 2.8 send no topic
+// IDs: there, OffsetGapError or EpochError may appear instead. The halt survives a restart if the brokers still have
+// the offset. They forget the offsets of a deleted topic, but store one that is committed after that.
 type TopicRecreatedError struct {
 	Topic     string
 	Partition int
 	// Offset is the next offset to read in the deleted log. The new log begins at First.
 	Offset, First int64
 
-	id kafkawire.TopicID
+	id logID
 }
 
 // Error describes what happened and what to do.

@@ -39,16 +39,15 @@ type fetcher struct {
 	// sizeBound returns an upper bound of the memory that decode adds to a record's size.
 	sizeBound func(envelope.Record) int
 	// groupOffsets returns the group's committed offsets, including those of the given partition.
-	groupOffsets func(ctx context.Context, topic string, partition int) (groupOffsets, error)
+	groupOffsets func(ctx context.Context, of map[string][]int) (groupOffsets, error)
 	// out takes chunks in order. It is full while the worker is busy, which keeps the fetcher from fetching.
 	out chan<- *chunk
 	// skipping is a request to skip the next record, passing one to continue after a gap, nil if there is none.
 	skipping, passing *granted
 
 	conn *kafkawire.Conn // nil: to be made
-	// id is the topic's ID. identified is when it was last confirmed, zero on a new connection.
-	// unsure means that it has to be confirmed again.
-	id         kafkawire.TopicID
+	// identified is when the topic's ID was last confirmed, zero on a new connection. unsure means that it has to be
+	// confirmed again.
 	identified time.Time
 	unsure     bool
 	ask        int // the size to ask for, more than usual after a batch came cut off
@@ -118,10 +117,12 @@ func (f *fetcher) read(offset int64) {
 	}
 }
 
+// lossesToReport is how many connections must be lost in a row before that is reported.
+const lossesToReport = 3
+
 // failed reports an error to health and log. It reports a lost connection only from the third loss in a row: brokers
 // close a connection whose SASL session expired, or that was idle for too long, and the next one works.
 func (f *fetcher) failed(err error, fields ...zap.Field) {
-	const lossesToReport = 3
 	p := f.partition
 	if lost(err) {
 		if f.losses++; f.losses < lossesToReport {
@@ -175,11 +176,11 @@ func (f *fetcher) fetchOnce(offset int64) (next int64, some bool, err error) {
 	}
 	f.unsure = f.unsure || len(response.Records) > 0
 	if f.unsure && time.Since(f.identified) >= identifyEvery {
-		before := f.id
+		before := f.partition.log
 		if err := f.identify(offset); err != nil {
 			return next, false, err
 		}
-		if f.id != before {
+		if f.partition.log != before {
 			return next, false, nil // the response is of the log before; the new one begins at this very offset
 		}
 		f.identified, f.unsure = time.Now(), false
@@ -239,8 +240,9 @@ func (f *fetcher) dial(offset int64) error {
 	return f.identify(offset)
 }
 
-// identify fails if the topic is not the one that was read up to offset. The offset does not reveal that once the new
-// log has grown past it. Leader epochs do not either, since they begin low in each log.
+// identify fails if the topic is not the one that was read up to offset, by this member or by the one that committed
+// the offset. The offset does not reveal that once the new log has grown past it. Leader epochs do not either, since
+// they begin low in each log.
 //
 // A fetch that is waiting while its topic is deleted gets an error. The dangerous case is this one:
 //
@@ -260,15 +262,19 @@ func (f *fetcher) dial(offset int64) error {
 // delivered.
 func (f *fetcher) identify(offset int64) error {
 	p := f.partition
-	id, err := f.conn.TopicID(p.ctx, p.topic)
+	id, cluster, err := f.conn.TopicID(p.ctx, p.topic)
 	if err != nil {
 		return fmt.Errorf("ask for the ID of topic %s: %w", p.topic, err)
 	}
-	if id == f.id || id == (kafkawire.TopicID{}) {
+	now, before := logID{id, cluster}, p.log.topic
+	if id == before || id == (kafkawire.TopicID{}) {
 		return nil
 	}
-	if f.id == (kafkawire.TopicID{}) {
-		f.id = id
+	if before == (kafkawire.TopicID{}) && p.found.cluster == cluster {
+		before = p.found.topic // else a tool has copied and translated the offset of another cluster
+	}
+	if before == (kafkawire.TopicID{}) || before == id {
+		p.reads(now)
 		return nil
 	}
 	first, err := f.listOffset(kafka.FirstOffset)
@@ -276,10 +282,11 @@ func (f *fetcher) identify(offset int64) error {
 		return err
 	}
 	if first == offset { // no record of the new log was skipped
-		f.id, f.epoch, f.skipping = id, 0, nil // a record to skip was in the log before
+		p.reads(now)
+		f.epoch, f.skipping = 0, nil // a record to skip was in the log before
 		return nil
 	}
-	return &TopicRecreatedError{Topic: p.topic, Partition: p.id, Offset: offset, First: first, id: id}
+	return &TopicRecreatedError{Topic: p.topic, Partition: p.id, Offset: offset, First: first, id: now}
 }
 
 // responseReader hands the records of one response to the worker, batch by batch, in chunks no larger

@@ -157,15 +157,19 @@ func (c *Consumer) consume(topics []string) {
 		ended := make(chan struct{})
 		gen.Start(func(ctx context.Context) {
 			defer close(ended)
-			s := newSession(c, gen, ctx, leader.take(), c.existingOf(ctx, gen.Assignments))
-			c.joined(s)
-			err := s.run(func(ctx context.Context, end func()) {
-				if c.watch(ctx, topics, s, end) {
-					cancel()
-					leave()
-				}
-			})
-			c.left()
+			existing := c.existingOf(ctx, gen.Assignments)
+			committed, err := c.committedOffsets(ctx, gen.Assignments, existing)
+			if err == nil {
+				s := newSession(c, gen, ctx, leader.take(), existing, committed)
+				c.joined(s)
+				err = s.run(func(ctx context.Context, end func()) {
+					if c.watch(ctx, topics, s, end) {
+						cancel()
+						leave()
+					}
+				})
+				c.left()
+			}
 			if err == nil || isAny(err, kafka.IllegalGeneration, kafka.UnknownMemberId, kafka.RebalanceInProgress) {
 				c.committing.Forget(nil) // the next generation begins at what is committed
 			} else {

@@ -45,7 +45,7 @@ func TestConsumerBetweenGenerationsHasNotCaughtUp(t *testing.T) {
 	require.False(t, c.Health().CaughtUp(), "before the start")
 	c.setState(StateJoining)
 	require.False(t, c.Health().CaughtUp())
-	s := newSession(c, &kafka.Generation{}, t.Context(), nil, nil)
+	s := newSession(c, &kafka.Generation{}, t.Context(), nil, nil, nil)
 	c.committing.Begin(nil, errors.New("refused"))
 	c.joined(s)
 	require.NoError(t, c.Health().CommitErr, "it has nothing to commit")

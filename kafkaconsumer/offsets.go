@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -28,11 +29,12 @@ func (f *fetcher) begin(committed int64) (int64, bool) {
 	}
 	retry := routine.Backoff{First: fetchBackoffFirst, Max: maxFetchBackoff}
 	for waits := 0; ; {
-		offset, err := f.startOffset()
+		at, err := f.startOffset()
 		if err == nil {
-			p.begin(offset, false)
+			p.found = at.log
+			p.begin(at.offset, false)
 			f.succeeded()
-			return offset, true
+			return at.offset, true
 		}
 		if p.ctx.Err() != nil {
 			return 0, false
@@ -46,9 +48,9 @@ func (f *fetcher) begin(committed int64) (int64, bool) {
 	}
 }
 
-// startOffset finds where to start a partition for which kafka-go knows no committed offset. It
-// asks again before it believes that, because kafka-go takes an answer without the partition for
-// "none". Once the group has begun, partitions without an offset start at First (see beginGroup).
+// startOffset finds where to start a partition that had no committed offset when it was assigned. It asks again: the
+// leader may have begun the group. Once the group has begun, partitions without an offset start at First (see
+// beginGroup).
 //
 // All offsets come from one answer. With one answer about this partition and another about the group:
 //
@@ -56,21 +58,22 @@ func (f *fetcher) begin(committed int64) (int64, bool) {
 //  2. The leader begins the group and commits an offset for this partition.
 //  3. The second answer says that the group has begun. The fetcher starts at First and ignores the
 //     committed offset.
-func (f *fetcher) startOffset() (int64, error) {
+func (f *fetcher) startOffset() (position, error) {
 	p := f.partition
 	ctx, cancel := context.WithTimeout(p.ctx, 2*f.cfg.RequestTimeout)
 	defer cancel()
-	group, err := f.groupOffsets(ctx, p.topic, p.id)
+	group, err := f.groupOffsets(ctx, map[string][]int{p.topic: {p.id}})
 	if err != nil {
-		return 0, fmt.Errorf("committed offset of %s/%d: %w", p.topic, p.id, err)
+		return position{}, fmt.Errorf("committed offset of %s/%d: %w", p.topic, p.id, err)
 	}
-	if committed := group.of[p.topic][p.id]; committed >= 0 {
+	if committed := group.of[p.topic][p.id]; committed.offset >= 0 {
 		return committed, nil
 	}
 	if f.cfg.StartOffset == Last && !group.begun {
-		return 0, errNotBegun
+		return position{}, errNotBegun
 	}
-	return f.listOffset(kafka.FirstOffset)
+	first, err := f.listOffset(kafka.FirstOffset)
+	return position{offset: first}, err
 }
 
 // gap describes why an offset is out of range. A broker that has just become the leader, or wrongly believes to be it,
@@ -227,13 +230,49 @@ var errNotBegun = errors.New("the new group waits for its leader to commit where
 
 // groupOffsets holds the committed offsets of a group, -1 where there is none.
 type groupOffsets struct {
-	of    map[string]map[int]int64
+	of    map[string]map[int]position
 	begun bool // whether the group has at least one committed offset
 }
 
-// groupOffsets asks the coordinator for committed offsets in one request: of the given partition and, with StartOffset
+// committedOffsets asks for the committed offsets of the assigned partitions that exist, until it knows them. kafka-go
+// has asked, too, but does not return their metadata. It fails if ctx ends, or if a right is missing: after joining
+// again, the member may consume the other topics.
+func (c *Consumer) committedOffsets(
+	ctx context.Context, assignments map[string][]kafka.PartitionAssignment, existing map[string]int,
+) (map[string]map[int]position, error) {
+	of := map[string][]int{}
+	for topic, assigned := range assignments {
+		for _, a := range assigned {
+			if a.ID >= 0 && a.ID < existing[topic] {
+				of[topic] = append(of[topic], a.ID)
+			}
+		}
+	}
+	if len(of) == 0 {
+		return nil, ctx.Err()
+	}
+	retry := routine.Backoff{First: fetchBackoffFirst, Max: metadataTTL}
+	for tries := 1; ; tries++ {
+		group, err := c.groupOffsets(ctx, of)
+		if err == nil || ctx.Err() != nil {
+			return group.of, err
+		}
+		err = fmt.Errorf("committed offsets of group %q: %w", c.cfg.GroupID, err)
+		if lost(err) {
+			c.network.transport.CloseIdleConnections() // they may be as old as the lost one
+		}
+		if !lost(err) || tries >= lossesToReport {
+			c.grouping.Begin(nil, c.cfg.explain(err))
+		}
+		if isAny(err, kafka.TopicAuthorizationFailed, kafka.GroupAuthorizationFailed) || !retry.Wait(ctx) {
+			return nil, err
+		}
+	}
+}
+
+// groupOffsets asks the coordinator for committed offsets in one request: of the given partitions and, with StartOffset
 // Last, of all partitions of the consumer's topics. A response that leaves out a partition is an error.
-func (c *Consumer) groupOffsets(ctx context.Context, topic string, partition int) (groupOffsets, error) {
+func (c *Consumer) groupOffsets(ctx context.Context, of map[string][]int) (groupOffsets, error) {
 	asked := map[string][]int{}
 	if c.cfg.StartOffset == Last {
 		existing, err := c.existingTopics(ctx)
@@ -246,8 +285,13 @@ func (c *Consumer) groupOffsets(ctx context.Context, topic string, partition int
 			}
 		}
 	}
-	if topic != "" && !slices.Contains(asked[topic], partition) {
-		asked[topic] = append(asked[topic], partition)
+	for topic, partitions := range of {
+		known := len(asked[topic])
+		for _, id := range partitions {
+			if id < 0 || id >= known {
+				asked[topic] = append(asked[topic], id)
+			}
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.RequestTimeout)
 	defer cancel()
@@ -258,14 +302,14 @@ func (c *Consumer) groupOffsets(ctx context.Context, topic string, partition int
 	if err != nil {
 		return groupOffsets{}, err
 	}
-	offsets := groupOffsets{of: map[string]map[int]int64{}}
+	offsets := groupOffsets{of: map[string]map[int]position{}}
 	for topic, partitions := range response.Topics {
-		offsets.of[topic] = map[int]int64{}
+		offsets.of[topic] = map[int]position{}
 		for _, found := range partitions {
 			if found.Error != nil {
 				return groupOffsets{}, fmt.Errorf("%s/%d: %w", topic, found.Partition, found.Error)
 			}
-			offsets.of[topic][found.Partition] = found.CommittedOffset
+			offsets.of[topic][found.Partition] = position{max(found.CommittedOffset, -1), logOf(found.Metadata)}
 			offsets.begun = offsets.begun || found.CommittedOffset >= 0
 		}
 	}
@@ -306,7 +350,7 @@ func (s *session) beginGroup(ctx context.Context) {
 	}
 	defer c.fetching.Forget(s)
 	retry := routine.Backoff{First: fetchBackoffFirst, Max: maxFetchBackoff}
-	starts := map[string][]int64{}
+	starts := map[string][]offsetCommit{}
 	committer := &committer{session: s}
 	defer committer.hangUp()
 	for {
@@ -330,29 +374,38 @@ func (s *session) beginGroup(ctx context.Context) {
 
 // tryBeginGroup commits the starts of all assigned partitions unless the group has offsets. It adds
 // the starts that it had to ask for to starts, so that a repeated try commits the same ones.
-func (s *session) tryBeginGroup(ctx context.Context, committer *committer, starts map[string][]int64) error {
+//
+// It asks for a topic's ID before the ends of its logs. If the topic is created again in between, the ends of the new
+// logs are committed as offsets of the deleted ones, and the new ones are read from their start. In the other order,
+// the end of a deleted log would count for the new one.
+func (s *session) tryBeginGroup(ctx context.Context, committer *committer, starts map[string][]offsetCommit) error {
 	c := s.consumer
 	if err := committer.connect(ctx); err != nil { // first: it may take seconds, in which the group may begin
 		return err
 	}
-	group, err := c.groupOffsets(ctx, "", 0)
+	group, err := c.groupOffsets(ctx, nil)
 	if err != nil || group.begun {
 		return err
 	}
-	var all []offsetCommit
 	for topic, n := range s.assigned {
+		if len(starts[topic]) == n {
+			continue
+		}
+		id, cluster, err := committer.conn.TopicID(ctx, topic)
+		if err != nil {
+			committer.hangUp()
+			return fmt.Errorf("ask for the ID of topic %s: %w", topic, err)
+		}
+		log := logID{id, cluster}
 		for id := len(starts[topic]); id < n; id++ {
 			offset, err := c.network.listOffset(ctx, topic, id, c.groupStart.offsetOf(topic), c.cfg.Isolation)
 			if err != nil {
 				return err
 			}
-			starts[topic] = append(starts[topic], offset)
-		}
-		for id, offset := range starts[topic] {
-			all = append(all, offsetCommit{topic, id, offset})
+			starts[topic] = append(starts[topic], offsetCommit{topic, id, position{offset, log}})
 		}
 	}
-	if err := committer.try(ctx, c.hardCtx, all); err != nil {
+	if err := committer.try(ctx, c.hardCtx, slices.Concat(slices.Collect(maps.Values(starts))...)); err != nil {
 		return fmt.Errorf("commit where it begins: %w", err)
 	}
 	c.groupStart.begun.Store(true)

@@ -20,12 +20,14 @@ type partition struct {
 	ctx      context.Context
 	stop     context.CancelFunc
 	requests chan models.PartitionRequest // passes operators' requests to the fetcher
+	found    logID                        // the log of the offset at which it begins; only the fetcher uses it
 
 	mu        sync.Mutex
 	start     int64 // where fetching began
 	next      int64 // the offset to fetch next
 	accepted  int64 // the next offset to commit: every record below it is accepted or was never visible
 	committed int64 // the group coordinator's offset
+	log       logID // the log of which accepted is an offset; only the fetcher changes it
 	pinned    bool  // whether start itself must be committed, even if nothing follows
 	// highWatermark, lastStable and logStart are the broker's last values, received at toldAt.
 	// fresh means that a fetch has brought them since the last refresh.
@@ -86,6 +88,13 @@ func (p *partition) begin(offset int64, pinned bool) {
 	defer p.mu.Unlock()
 	p.start, p.next, p.accepted, p.pinned = offset, offset, offset, pinned
 	p.compare()
+}
+
+// reads notes which log is read from now on.
+func (p *partition) reads(log logID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.log = log
 }
 
 // mark is a moment with the end that the log had then, or later. at is zero if there is none.
@@ -168,11 +177,11 @@ func (p *partition) halt(h halt) bool {
 	return true
 }
 
-// due returns the offset to commit, and whether the coordinator does not have it yet.
-func (p *partition) due() (int64, bool) {
+// due returns what to commit, and whether the coordinator does not have it yet.
+func (p *partition) due() (position, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.accepted, p.toCommit()
+	return position{p.accepted, p.log}, p.toCommit()
 }
 
 // toCommit reports whether the coordinator does not have accepted yet. The lock is held.

@@ -338,6 +338,9 @@ func (f *fetcher) restart(offset int64, reason error) (next int64, ok bool) {
 	for {
 		end, err := f.listOffset(kafka.LastOffset)
 		if err == nil {
+			if recreated, ok := errors.AsType[*TopicRecreatedError](reason); ok {
+				p.reads(recreated.id) // nothing is due before restart
+			}
 			p.restart(offset, end)
 			break
 		}
@@ -352,8 +355,6 @@ func (f *fetcher) restart(offset int64, reason error) (next int64, ok bool) {
 	f.epoch, f.skipping = 0, nil // the record to skip was in the log before
 	if fall, ok := errors.AsType[*EpochError](reason); ok {
 		f.fell = *fall
-	} else if recreated, ok := errors.AsType[*TopicRecreatedError](reason); ok {
-		f.id = recreated.id
 	}
 	return offset, true
 }

@@ -36,11 +36,10 @@ type session struct {
 
 func newSession(
 	c *Consumer, gen *kafka.Generation, genCtx context.Context, assigned, existing map[string]int,
+	committed map[string]map[int]position,
 ) *session {
-	s := &session{consumer: c, gen: gen, assigned: assigned, buffer: kafkawire.NewBudget(c.cfg.BufferBytes)}
-	if existing != nil {
-		s.refused = refuse(gen.Assignments, existing)
-	}
+	s := &session{consumer: c, gen: gen, assigned: assigned, refused: refuse(gen.Assignments, existing),
+		buffer: kafkawire.NewBudget(c.cfg.BufferBytes)}
 	s.ctx, s.end = context.WithCancel(genCtx)
 	s.acceptCtx, s.cancelAccept = context.WithCancel(c.hardCtx)
 	for topic, assigned := range gen.Assignments {
@@ -52,10 +51,15 @@ func newSession(
 			if unknown[a.ID] {
 				continue
 			}
-			p := newPartition(s.ctx, topic, a.ID, a.Offset)
+			found, known := committed[topic][a.ID]
+			if !known {
+				found.offset = -1 // the fetcher asks for it
+			}
+			p := newPartition(s.ctx, topic, a.ID, found.offset)
+			p.found = found.log
 			p.clock, p.readCommitted, p.assignedAt = c.clock, c.cfg.Isolation == ReadCommitted, c.clock.Now()
 			s.partitions = append(s.partitions, p)
-			s.resumed = s.resumed || a.Offset >= 0
+			s.resumed = s.resumed || found.offset >= 0
 		}
 	}
 	if s.resumed {

@@ -103,3 +103,18 @@ func TestRefusedCommitPausesBeforeJoiningAgain(t *testing.T) {
 	defer mu.Unlock()
 	require.Greater(t, joins[len(joins)-1].Sub(joins[0]), 3*time.Second)
 }
+
+// TestCommitWithoutMetadataFollowsARefusal covers brokers with a low offset.metadata.max.bytes.
+func TestCommitWithoutMetadataFollowsARefusal(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1)
+	const metadataTooLarge = 12
+	r.kafka.FailNext(kmsg.OffsetCommit, metadataTooLarge, 1)
+	c := r.start()
+	for range 2 {
+		r.produce(20, 0)
+		r.awaitAll()
+	}
+	require.Empty(t, r.kafka.Cluster().GroupInfo(group).Commits[topic][0].Metadata)
+	require.Zero(t, c.Health().Rebalances)
+}

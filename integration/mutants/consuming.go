@@ -130,6 +130,16 @@ var consumingMutants = []mutant{
 			Timeout: 60 * time.Second},
 	},
 	{
+		Name:    "an offset of a deleted log counts for the new one",
+		Why:     "the first records of a topic that was created again would never be read (contract 7.5)",
+		Package: "kafkaconsumer",
+		In:      "fetcher.identify",
+		Old:     "before = p.found.topic",
+		New:     "before = kafkawire.TopicID{}",
+		Test: test{Module: "integration", Package: "./simulation/broker",
+			Run: "^TestOffsetOfDeletedLogIsNotReadInNewLog$"},
+	},
+	{
 		Name:    "a partition without an offset begins at its end",
 		Why:     "records of partitions and topics that appear later would be skipped (contract 7.5)",
 		Package: "kafkaconsumer",

@@ -377,13 +377,4 @@ var processingMutants = []mutant{
 		New:     "-clockError",
 		Test:    test{Package: "./internal/store/postgres/pgxtx", Run: "^TestOnlyTheGivenTransactionIsEnded$"},
 	},
-	{
-		Name:    "results whose rows are locked count as saved",
-		Why:     "health would hide that they are not (contract 5.5)",
-		Package: "processor",
-		In:      "completer.noteUnstored",
-		Old:     "len(c.aside) == 0",
-		New:     "true",
-		Test:    test{Package: "./processor", Run: "^TestHealthReportsHowLongAResultIsUnsaved$"},
-	},
 }

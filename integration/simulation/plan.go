@@ -72,11 +72,9 @@ var kinds = []struct {
 	share int
 }{
 	{Stop, 4}, {Kill, 6}, {Down, 2}, {Deploy, 4}, {Stall, 3}, {Failures, 8}, {Silence, 3}, {Amnesia, 4},
-	{Unrest, 5}, {Evict, 2}, {Lead, 2}, {Expire, 6}, {Recreate, recreations}, {Jump, 1}, {Pause, 2}, {Retry, 3},
+	{Unrest, 5}, {Evict, 2}, {Lead, 2}, {Expire, 6}, {Recreate, 3}, {Jump, 1}, {Pause, 2}, {Retry, 3},
 	{Reject, 3}, {Discard, 4}, {Release, 4}, {Backfill, 3}, {Clean, 5}, {Accept, 4}, {Drain, 4},
 }
-
-const recreations = 0
 
 // abrupt are those after which an attempt can be lost, and a handler run once more than it must.
 var abrupt = []Kind{Kill, Down, Stall, Failures, Silence}

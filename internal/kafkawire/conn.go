@@ -286,11 +286,11 @@ type TopicID [16]byte
 // topicIDVersion is the first version of metadata requests with topic IDs. kafka-go only has earlier versions.
 const topicIDVersion = 10
 
-// TopicID asks for the topic's ID. It returns zero from a broker too old to know any. The answer to the last fetch
-// stays valid.
-func (c *Conn) TopicID(ctx context.Context, topic string) (id TopicID, err error) {
+// TopicID asks for the IDs of the topic and of its cluster. The topic's is zero from a broker too old to know any. The
+// answer to the last fetch stays valid.
+func (c *Conn) TopicID(ctx context.Context, topic string) (id TopicID, cluster string, err error) {
 	if !c.identifies {
-		return id, nil
+		return id, "", nil
 	}
 	kept := c.memory
 	c.memory = nil
@@ -298,7 +298,7 @@ func (c *Conn) TopicID(ctx context.Context, topic string) (id TopicID, err error
 	const limit = 4 << 20 // it lists all brokers and all partitions of the topic: 90,000 fit
 	answer, err := c.exchange(ctx, func() error { return c.writeTopicIDRequest(topic) }, 0, limit, nil)
 	if err != nil {
-		return id, err
+		return id, "", err
 	}
 	return readTopicID(answer, topic)
 }
@@ -321,7 +321,7 @@ func (c *Conn) writeTopicIDRequest(topic string) error {
 	return err
 }
 
-func readTopicID(c *cursor, topic string) (id TopicID, err error) {
+func readTopicID(c *cursor, topic string) (id TopicID, cluster string, err error) {
 	c.tags()
 	c.int32() // the throttle time, which the broker enforces
 	for n := c.uvarint(); n > 1 && !c.short; n-- {
@@ -331,15 +331,15 @@ func readTopicID(c *cursor, topic string) (id TopicID, err error) {
 		c.compact()
 		c.tags()
 	}
-	c.compact() // cluster
-	c.int32()   // controller
+	named := c.compact()
+	c.int32() // controller
 	topics, code, name := c.uvarint(), c.int16(), string(c.compact())
 	copy(id[:], c.take(int64(len(id))))
 	if c.short || topics != 1+1 || name != topic {
-		return TopicID{}, fmt.Errorf("%w: %w", errOtherAnswer, kafka.Unknown)
+		return TopicID{}, "", fmt.Errorf("%w: %w", errOtherAnswer, kafka.Unknown)
 	}
 	if code != 0 {
-		return TopicID{}, kafka.Error(code)
+		return TopicID{}, "", kafka.Error(code)
 	}
-	return id, nil
+	return id, string(named[:min(len(named), 100)]), nil // Kafka's have 22 bytes
 }

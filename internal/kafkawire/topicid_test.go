@@ -16,16 +16,17 @@ func FuzzTopicIDIsReadOrRefused(f *testing.F) {
 	answer = append(answer, 2, 0, 0, 2, 't', 0xaa, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 0xbb, 0, 1)
 	f.Add(answer)
 	f.Add(bytes.Repeat([]byte{0xff}, 60))
-	id, err := readTopicID(&cursor{rest: answer}, "t")
+	id, cluster, err := readTopicID(&cursor{rest: answer}, "t")
 	require.NoError(f, err)
 	require.Equal(f, TopicID{0xaa, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 0xbb}, id)
-	_, err = readTopicID(&cursor{rest: answer}, "u")
+	require.Equal(f, "c", cluster)
+	_, _, err = readTopicID(&cursor{rest: answer}, "u")
 	require.ErrorIs(f, err, errOtherAnswer)
 	f.Fuzz(func(t *testing.T, content []byte) {
-		id, err := readTopicID(&cursor{rest: content}, "t")
+		id, cluster, err := readTopicID(&cursor{rest: content}, "t")
 		require.True(t, err == nil || id == TopicID{})
 		if err == nil {
-			require.True(t, bytes.Contains(content, id[:]))
+			require.True(t, bytes.Contains(content, id[:]) && bytes.Contains(content, []byte(cluster)))
 		}
 	})
 }

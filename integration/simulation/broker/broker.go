@@ -61,6 +61,7 @@ type Commit struct {
 	TopicID       [16]byte // of the topic at that time: a topic that is created again has another
 	Partition     int
 	Offset        int64
+	Metadata      string
 }
 
 // Partition names a partition.
@@ -405,6 +406,9 @@ func (b *Broker) record(request, response []byte) error {
 			}
 			c := Commit{At: time.Now(), Group: asked.Group, Member: asked.MemberID, Generation: int(asked.Generation),
 				Topic: topic.Topic, TopicID: b.topics[topic.Topic], Partition: int(p.Partition), Offset: p.Offset}
+			if p.Metadata != nil {
+				c.Metadata = *p.Metadata
+			}
 			b.commits = append(b.commits, c)
 			if b.OnCommit != nil {
 				b.OnCommit(c)

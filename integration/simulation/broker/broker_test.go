@@ -6,9 +6,11 @@ package broker_test
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -35,7 +37,7 @@ const (
 
 // rig is a cluster of two brokers with one topic, and what its consumers have accepted.
 type rig struct {
-	kafkaconsumer.Acceptor // nil: no partition halts
+	kafkaconsumer.Acceptor // nil: no partition that halts is resumed
 	t                      *testing.T
 	b                      *broker.Broker
 	partitions             int
@@ -44,7 +46,8 @@ type rig struct {
 	next     map[broker.Partition]int64 // all records of the log before it are accepted
 	accepted map[string]int             // by value
 	gaps     []envelope.Gap
-	last     map[string]int64 // the last commit of a generation
+	halting  bool                     // whether gaps halt
+	last     map[string]broker.Commit // of a partition in a generation
 
 	processes []process
 }
@@ -56,7 +59,7 @@ func bubble(t *testing.T, partitions int, test func(t *testing.T, r *rig), opts 
 		b, err := broker.New(2, opts...)
 		require.NoError(t, err)
 		r := &rig{t: t, b: b, partitions: partitions, next: map[broker.Partition]int64{},
-			accepted: map[string]int{}, last: map[string]int64{}}
+			accepted: map[string]int{}, last: map[string]broker.Commit{}}
 		b.OnCommit = r.judge
 		require.NoError(t, b.CreateTopic(topic, partitions))
 		require.NoError(t, b.CreateTopic(deadLetters, 1))
@@ -71,7 +74,8 @@ func bubble(t *testing.T, partitions int, test func(t *testing.T, r *rig), opts 
 	})
 }
 
-// judge checks that a commit passes nothing that is not accepted, and does not move back in a generation.
+// judge checks that a commit passes nothing that is not accepted, and does not move back in a generation and a log. The
+// log is another one after an offset that names a deleted topic.
 func (r *rig) judge(c broker.Commit) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -79,10 +83,39 @@ func (r *rig) judge(c broker.Commit) {
 		r.t.Errorf("committed %+v, accepted is %d", c, accepted)
 	}
 	key := fmt.Sprint(c.Generation, c.TopicID, c.Partition)
-	if c.Offset < r.last[key] {
-		r.t.Errorf("committed %+v after %d", c, r.last[key])
+	if last := r.last[key]; c.Offset < last.Offset && (!namesDeleted(last) || namesDeleted(c)) {
+		r.t.Errorf("committed %+v after %+v", c, last)
 	}
-	r.last[key] = c.Offset
+	r.last[key] = c
+}
+
+// named returns the topic's ID in a commit's metadata, which may be empty.
+func named(c broker.Commit) string {
+	rest, _ := strings.CutPrefix(c.Metadata, "inbox topic=")
+	id, _, _ := strings.Cut(rest, " ")
+	return id
+}
+
+// namesDeleted reports whether a commit names another topic than the one that exists.
+func namesDeleted(c broker.Commit) bool {
+	return named(c) != "" && named(c) != base64.RawURLEncoding.EncodeToString(c.TopicID[:])
+}
+
+// continues stops a process and checks that the next one goes on after it: without another gap, and with commits that
+// name the present topic.
+func (r *rig) continues(p process) {
+	r.t.Helper()
+	r.stop(p)
+	gaps := len(r.gaps)
+	p = r.start(nil)
+	r.produce(1)
+	r.within(time.Minute, "all committed", r.committed)
+	require.Len(r.t, r.gaps, gaps)
+	commits := r.b.Commits()
+	last := commits[len(commits)-1]
+	require.NotEmpty(r.t, named(last))
+	require.False(r.t, namesDeleted(last), "%+v", last)
+	r.stop(p)
 }
 
 func (r *rig) AcceptRecords(_ context.Context, _ string, received []envelope.Received) ([]envelope.Result, error) {
@@ -106,6 +139,9 @@ func (r *rig) AcceptRecords(_ context.Context, _ string, received []envelope.Rec
 func (r *rig) AcceptGap(_ context.Context, _ string, gap envelope.Gap) (envelope.Disposition, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.halting {
+		return envelope.Halt, nil
+	}
 	r.gaps = append(r.gaps, gap)
 	r.next[broker.Partition{Topic: gap.Topic, ID: gap.Partition}] = gap.To
 	return envelope.Durable, nil
@@ -532,7 +568,7 @@ func TestConsumerReadsRecreatedTopicFromItsStart(t *testing.T) {
 		require.NotEmpty(t, r.gaps)
 		commits := r.b.Commits()
 		require.NotEqual(t, commits[0].TopicID, commits[len(commits)-1].TopicID)
-		r.stop(p)
+		r.continues(p)
 	})
 }
 
@@ -647,23 +683,77 @@ func TestCommitOfEndedGenerationIsRefused(t *testing.T) {
 	})
 }
 
-// TestCommitsOfOldBrokers covers their versions of commits.
-func TestCommitsOfOldBrokers(t *testing.T) {
-	for name, versions := range map[string]*kversion.Versions{"1.0": kversion.V1_0_0(), "2.0": kversion.V2_0_0(),
-		"2.7": kversion.V2_7_0()} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, 2, func(t *testing.T, r *rig) {
-				for round := range 2 {
-					p := r.start(nil)
-					r.produce(5)
-					r.within(5*time.Second, "all committed", r.committed)
-					require.NoError(t, p.Health().Err())
-					r.stop(p)
-					r.readOnce(10 * (round + 1))
-				}
-			}, kfake.MaxVersions(versions))
+// TestOffsetOfDeletedLogIsNotReadInNewLog proves contract 7.5 where a commit outlasts its topic:
+//
+//  1. A consumer accepts 5 records. Its commit is slow.
+//  2. The topic is deleted and created again, and gets 7 records.
+//  3. The commit arrives. It names the topic, so the broker stores 5 for the new log.
+//  4. The process dies before its next fetch. Its successor must not begin at 5.
+func TestOffsetOfDeletedLogIsNotReadInNewLog(t *testing.T) {
+	bubble(t, 1, func(t *testing.T, r *rig) {
+		network := &switched{}
+		p := r.start(network.link)
+		r.within(5*time.Second, "it has joined", r.joined(p))
+		recreated := make(chan struct{})
+		network.set(func(_ context.Context, request string, do func() error) error {
+			if request == "OffsetCommit" {
+				<-recreated
+				p.network.Kill()
+			}
+			return do()
 		})
-	}
+		r.produce(5)
+		pass(500 * time.Millisecond)
+		require.Len(t, r.accepted, 5)
+		require.NoError(t, r.b.RecreateTopic(topic))
+		r.produce(7)
+		close(recreated)
+		_ = p.Stop(t.Context()) // it reaches no broker
+		require.EqualValues(t, 5, r.b.Committed(group)[broker.Partition{Topic: topic}], "of the deleted log")
+		r.halting = true
+		for range 2 { // the halt survives a restart
+			next := r.start(nil)
+			r.within(time.Minute, "it is halted", func() bool { return len(next.Health().Halted()) == 1 })
+			var halt *kafkaconsumer.TopicRecreatedError
+			require.ErrorAs(t, next.Health().Halted()[0].Halted, &halt)
+			require.Equal(t, []int64{5, 0}, []int64{halt.Offset, halt.First})
+			r.stop(next)
+		}
+		r.halting = false
+		next := r.start(nil)
+		r.within(time.Minute, "the new log is committed", r.committed)
+		require.Len(t, r.gaps, 1)
+		require.Equal(t, []int64{5, 0}, []int64{r.gaps[0].From, r.gaps[0].To})
+		require.Len(t, r.accepted, 5+7)
+		r.continues(next)
+	})
+}
+
+// TestBeginningOfDeletedLogIsNotReadInNewLog proves contract 7.5 for a group that begins at Last while its topic is
+// created again: the end of the deleted log must not count for the new one.
+func TestBeginningOfDeletedLogIsNotReadInNewLog(t *testing.T) {
+	bubble(t, 1, func(t *testing.T, r *rig) {
+		r.produce(5)
+		r.next[broker.Partition{Topic: topic}] = 5
+		listed := make(chan struct{})
+		p := r.start(func(_ context.Context, request string, do func() error) error {
+			err := do()
+			if request == "ListOffsets" {
+				<-listed
+			}
+			return err
+		}, func(c *kafkaconsumer.Config) { c.StartOffset = kafkaconsumer.Last })
+		pass(2 * time.Second) // the end of the log is on its way
+		require.NoError(t, r.b.RecreateTopic(topic))
+		r.produce(7)
+		close(listed)
+		r.within(time.Minute, "the new log is committed", r.committed)
+		commits := r.b.Commits()
+		require.EqualValues(t, 5, commits[0].Offset, "of the deleted log")
+		require.Len(t, r.gaps, 1)
+		r.readOnce(7)
+		r.stop(p)
+	})
 }
 
 // TestBeginningIsNotRepeatedOnceTheGroupHasBegun covers a group that begins at Last. The response to its first commit
@@ -701,6 +791,28 @@ func TestBeginningIsNotRepeatedOnceTheGroupHasBegun(t *testing.T) {
 	})
 }
 
+// TestOldBrokersGetNoMetadata covers brokers that know no IDs of topics, and their versions of commits.
+func TestOldBrokersGetNoMetadata(t *testing.T) {
+	for name, versions := range map[string]*kversion.Versions{"1.0": kversion.V1_0_0(), "2.0": kversion.V2_0_0(),
+		"2.7": kversion.V2_7_0()} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, 2, func(t *testing.T, r *rig) {
+				for round := range 2 {
+					p := r.start(nil)
+					r.produce(5)
+					r.within(5*time.Second, "all committed", r.committed)
+					require.NoError(t, p.Health().Err())
+					r.stop(p)
+					r.readOnce(10 * (round + 1))
+				}
+				for _, c := range r.b.Commits() {
+					require.Empty(t, c.Metadata)
+				}
+			}, kfake.MaxVersions(versions))
+		})
+	}
+}
+
 // TestResponseOfDeletedLogIsDropped proves contract 7.5 where the topic is created again while its first records are on
 // their way. Both logs begin at the offset that was asked for.
 func TestResponseOfDeletedLogIsDropped(t *testing.T) {
@@ -730,5 +842,39 @@ func TestResponseOfDeletedLogIsDropped(t *testing.T) {
 			require.NotZero(t, r.accepted[string(one.Value)], "record %d of the new log", one.Offset)
 		}
 		r.stop(p)
+	})
+}
+
+// TestCommittedMetadataDecidesWhetherTheOffsetCounts covers offsets that a consumer finds when it starts.
+func TestCommittedMetadataDecidesWhetherTheOffsetCounts(t *testing.T) {
+	bubble(t, 1, func(t *testing.T, r *rig) {
+		p := r.start(nil)
+		r.produce(5)
+		r.within(5*time.Second, "all committed", r.committed)
+		r.stop(p)
+		transport := &kafka.Transport{Dial: r.b.Client(nil).Dial}
+		defer transport.CloseIdleConnections()
+		client := &kafka.Client{Addr: kafka.TCP(r.b.Addresses()...), Transport: transport}
+		ours := r.b.Commits()[0].Metadata
+		head, tail, ok := strings.Cut(ours, "topic=")
+		require.True(t, ok)
+		another := head + "topic=AQAAAAAAAAAAAAAAAAAAAA" + tail[len("AQAAAAAAAAAAAAAAAAAAAA"):]
+		for metadata, gaps := range map[string]int{
+			"":                     0, // kafka-consumer-groups, or an older version
+			"inbox":                0, // another client's
+			ours:                   0,
+			another + " elsewhere": 0, // of another cluster
+			another:                1,
+		} {
+			r.gaps = nil
+			answer, err := client.OffsetCommit(t.Context(), &kafka.OffsetCommitRequest{GroupID: group, GenerationID: -1,
+				Topics: map[string][]kafka.OffsetCommit{topic: {{Offset: 3, Metadata: metadata}}}})
+			require.NoError(t, err)
+			require.NoError(t, answer.Topics[topic][0].Error)
+			p := r.start(nil)
+			r.within(time.Minute, "all committed", r.committed)
+			r.stop(p)
+			require.Len(t, r.gaps, gaps, metadata)
+		}
 	})
 }
