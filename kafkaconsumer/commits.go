@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -121,6 +122,10 @@ func (c *committer) flush(connecting, sending context.Context) error {
 		}
 	}
 	if len(all) == 0 {
+		if !slices.ContainsFunc(c.session.partitions, func(p *partition) bool { return p.caughtUpAt().IsZero() }) {
+			c.session.consumer.committing.Forget(nil) // another member committed what failed in an earlier generation
+			c.session.consumer.committing.Clear()
+		}
 		return nil
 	}
 	err := c.try(connecting, sending, all)

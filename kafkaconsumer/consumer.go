@@ -228,7 +228,7 @@ func (c *Consumer) Health() Health {
 	if c.copier != nil {
 		h.CopyFailingSince, h.CopyErr = c.copier.failing.Current()
 	}
-	_, h.CommitErr = c.committing.Current()
+	h.CommitFailingSince, h.CommitErr = c.committing.Current()
 	if session != nil {
 		h.BufferedBytes = session.buffer.Bytes()
 		h.Partitions = c.partitionHealth(session)

@@ -70,8 +70,9 @@ type Health struct {
 	// CopyFailingSince is when publishing copies of poisoned and rejected messages began to fail, zero while it works.
 	CopyFailingSince time.Time
 	CopyErr          error
-	// CommitErr is why offsets cannot be committed, nil if they can.
-	CommitErr error
+	// CommitFailingSince is when committing offsets began to fail, zero while it works.
+	CommitFailingSince time.Time
+	CommitErr          error
 	// BufferedBytes counts the bytes that are fetched and not yet accepted.
 	BufferedBytes int
 	// Partitions are the assigned partitions, sorted by topic and number.
@@ -81,9 +82,9 @@ type Health struct {
 	Idle *Idle
 }
 
-// Err joins everything that keeps the consumer from consuming or from publishing copies, nil if nothing does. Of the
-// partitions with a problem it names 20 and counts the others. Having just started is no error. Neither is a rebalance:
-// compare DownSince to the clock to judge how long it lasts.
+// Err joins everything that keeps the consumer from consuming, from committing offsets or from publishing copies, nil if
+// nothing does. Of the partitions with a problem it names 20 and counts the others. Having just started is no error.
+// Neither is a rebalance: compare DownSince to the clock to judge how long it lasts.
 func (h Health) Err() error {
 	var problems []error
 	because := func(err error, format string, args ...any) {
@@ -104,6 +105,7 @@ func (h Health) Err() error {
 			h.DeniedTopics))
 	}
 	because(h.AcceptErr, "accepting fails since %s", h.AcceptFailingSince.Format(time.RFC3339))
+	because(h.CommitErr, "offsets cannot be committed since %s", h.CommitFailingSince.Format(time.RFC3339))
 	because(h.DeadLetterErr, "bad records cannot be published since %s", h.DeadLetterFailingSince.Format(time.RFC3339))
 	because(h.CopyErr, "copies of poisoned and rejected messages cannot be published since %s",
 		h.CopyFailingSince.Format(time.RFC3339))

@@ -55,6 +55,27 @@ func TestConsumerBetweenGenerationsHasNotCaughtUp(t *testing.T) {
 	require.False(t, c.Health().CaughtUp())
 }
 
+// TestFailedCommitIsOverOnceAnotherMemberCommitted covers a quiet partition that another member had in between.
+func TestFailedCommitIsOverOnceAnotherMemberCommitted(t *testing.T) {
+	c, err := New("c", Config{Brokers: []string{"127.0.0.1:1"}, Topics: []string{"orders"}, GroupID: "g",
+		Decoder: envelope.DecoderConfig{Type: "t", ID: envelope.KafkaCoordinates()}}, acceptNothing{}, nil, nil)
+	require.NoError(t, err)
+	gen := &kafka.Generation{Assignments: map[string][]kafka.PartitionAssignment{"orders": {{}}}}
+	s := newSession(c, gen, t.Context(), nil, map[string]int{"orders": 1},
+		map[string]map[int]position{"orders": {0: {offset: 9}}})
+	defer s.end()
+	c.committing.Begin(nil, errors.New("refused"))
+	c.joined(s)
+	p := s.partitions[0]
+	require.True(t, p.assigned(9))
+	p.begin(9, false)
+	require.NoError(t, (&committer{session: s}).flush(t.Context(), t.Context()))
+	require.ErrorContains(t, c.Health().Err(), "offsets cannot be committed", "it may have to deliver it again")
+	p.fetched(time.Now(), 9, 9, 9, 0)
+	require.NoError(t, (&committer{session: s}).flush(t.Context(), t.Context()))
+	require.NoError(t, c.Health().Err())
+}
+
 // now returns a partition's health where nothing stalls.
 func now(p *partition) PartitionHealth { return p.health(false, time.Hour, time.Time{}) }
 

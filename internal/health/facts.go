@@ -69,7 +69,7 @@ type Channel struct {
 	// Halted says why partitions are halted: the first MaxHalts of them. Halts counts them all.
 	Halted []error
 	Halts  int
-	// Err is any other error that prevents the channel from consuming or from publishing copies.
+	// Err is any other error that prevents the channel from consuming, from committing or from publishing copies.
 	Err error
 	// Stalled is since when each partition that makes no progress has made none.
 	Stalled []time.Time

@@ -436,6 +436,7 @@ func TestCommitWaitsForAnUnreachableCoordinator(t *testing.T) {
 		r.produce(5)
 		r.within(10*time.Second, "health names it", func() bool { return p.Health().CommitErr != nil })
 		require.ErrorContains(t, p.Health().CommitErr, `cannot reach the coordinator of group "fulfilment": connect to`)
+		require.ErrorContains(t, p.Health().Err(), "offsets cannot be committed since")
 		r.produce(5)
 		pass(30 * time.Second)
 		require.False(t, r.committed())
