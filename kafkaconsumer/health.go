@@ -82,8 +82,8 @@ type Health struct {
 	Idle *Idle
 }
 
-// Err joins everything that keeps the consumer from consuming, from committing offsets or from publishing copies, nil if
-// nothing does. Of the partitions with a problem it names 20 and counts the others. Having just started is no error.
+// Err joins everything that keeps the consumer from consuming, from committing offsets or from publishing copies, nil
+// if nothing does. Of the partitions with a problem it names 20 and counts the others. Having just started is no error.
 // Neither is a rebalance: compare DownSince to the clock to judge how long it lasts.
 func (h Health) Err() error {
 	var problems []error
