@@ -229,11 +229,15 @@ func (d *drain) round(ctx context.Context) error {
 	d.check()
 	d.releaseQueued() // a circuit breaker may still wait for the started worker's probe
 	endStoring()
-	<-stored
-	if interrupted == nil {
-		interrupted = d.permit.lost()
-	}
-	return errors.Join(failed, interrupted, d.flush(ctx))
+	var unstored error
+	d.unlocked(func() { // an overdue call that returns now does not wait for the database
+		<-stored
+		if interrupted == nil {
+			interrupted = d.permit.lost()
+		}
+		unstored = d.flush(ctx)
+	})
+	return errors.Join(failed, interrupted, unstored)
 }
 
 // interrupted returns the error that ends the drain early, if its context or its lease has ended.
