@@ -2,6 +2,7 @@ package simulation
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -31,6 +32,7 @@ type ledger struct {
 type run struct {
 	id      int
 	process *process
+	worker  string
 	does    outcome
 	ledger  *ledger
 	err     error
@@ -39,13 +41,14 @@ type run struct {
 
 // begin notes a call of a handler, and judges whether the handler may be called.
 func (w *world) begin(s *process, handler, message string) *run {
+	w.judgeLane(handler, message)
 	l := &w.ledger
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	key := [2]string{handler, message}
 	before := l.runs[key]
 	l.all++
-	r := &run{id: l.all, process: s, does: succeed, ledger: l}
+	r := &run{id: l.all, process: s, worker: s.inbox.Health().Processor.WorkerID, does: succeed, ledger: l}
 	if !w.calm.Load() {
 		r.does = w.plan.outcome(handler, message, len(before)+1)
 	}
@@ -56,6 +59,12 @@ func (w *world) begin(s *process, handler, message string) *run {
 	for _, other := range before {
 		if alone && !other.ended && !other.process.dead.Load() && other.does != ignore {
 			w.breaks("%s runs for %s in %s and in %s at once", handler, message, other.process.name, s.name)
+		}
+		// Only a worker that others have given up may lose what a plain handler has done.
+		if alone && handler == "mail" && other.ended && other.err == nil && other.does != ignore && other.worker != "" &&
+			other.runs() {
+			w.breaks("%s runs for %s in %s, and has succeeded in %s, which still works", handler, message, s.name,
+				other.process.name)
 		}
 		if handler == "greet" && other.process == s && other.ended && other.err == nil {
 			w.breaks("%s runs for %s in %s, which has a marker in memory", handler, message, s.name)
@@ -68,6 +77,26 @@ func (w *world) begin(s *process, handler, message string) *run {
 		w.breaks("%s runs for %s, which has a marker in the cache", handler, message)
 	}
 	return r
+}
+
+// judgeLane checks that nothing that precedes a message in its lane is open.
+func (w *world) judgeLane(handler, message string) {
+	if handler != "ship" {
+		return
+	}
+	for _, lane := range lanes {
+		for i, ids := 0, w.ledger.ids(orders, lane); slices.Contains(ids, message) && ids[i] != message; i++ {
+			if w.rows(`FROM inbox_handler_statuses WHERE handler_key IN (?, ?) AND message_id = ? AND completed_at IS NULL`,
+				handler, handler+"-2", ids[i]) > 0 {
+				w.breaks("%s runs for %s before %s, which precedes it in its lane", handler, message, ids[i])
+			}
+		}
+	}
+}
+
+// runs reports whether the run's process runs, under the worker ID with which the run began: it has not been given up.
+func (r *run) runs() bool {
+	return r.process.now.Load() == r.process && !r.process.dead.Load() && r.process.inbox.Health().Processor.WorkerID == r.worker
 }
 
 func (r *run) end(err error) error {
@@ -259,8 +288,12 @@ func (w *world) judgeStates() {
 	for _, s := range w.open() {
 		handler := strings.TrimSuffix(s.HandlerKey, "-2")
 		failed := w.ledger.failed(handler, s.MessageID)
+		if disturbed { // a transaction that is lost may be charged once others of its handler are committed
+			failed += w.ledger.succeeded(handler, s.MessageID)
+		}
 		if s.ErrorCount > failed {
-			w.breaks("%s of %s is charged %d failures, but failed %d times", s.HandlerKey, s.MessageID, s.ErrorCount, failed)
+			w.breaks("%s of %s is charged %d failures, but failed %d times: %s", s.HandlerKey, s.MessageID, s.ErrorCount, failed,
+				describe(s))
 		}
 		if s.IsPoisoned && s.ErrorCount+s.AbandonedCount == 0 {
 			w.breaks("%s of %s is poisoned without a charge: %v", s.HandlerKey, s.MessageID, s.LastError)
@@ -276,6 +309,56 @@ func (w *world) ignored(handler, message string) bool {
 	w.ledger.mu.Lock()
 	defer w.ledger.mu.Unlock()
 	return slices.ContainsFunc(w.ledger.runs[[2]string{handler, message}], func(r *run) bool { return r.does == ignore })
+}
+
+// watchClaims has the database note which statuses are completed or charged by another client than the one whose worker
+// has claimed them. Claims of drains have no worker.
+func (w *world) watchClaims() (err error) {
+	usurps := func(name, when string) string {
+		return `CREATE TRIGGER ` + name + ` AFTER UPDATE ON inbox_handler_statuses WHEN ` + when + `
+			AND (OLD.worker_id IS NOT NULL OR OLD.processing_started_at IS NULL)
+			AND (SELECT client FROM owners WHERE worker = OLD.worker_id) IS NOT client()
+			BEGIN INSERT OR REPLACE INTO usurped VALUES (OLD.rowid, OLD.message_id || ' of ' || OLD.handler_key, client()); END`
+	}
+	for _, text := range []string{
+		`CREATE TABLE owners (id integer NOT NULL PRIMARY KEY, worker text NOT NULL, client text NOT NULL)`,
+		`CREATE TABLE usurped (id integer NOT NULL PRIMARY KEY, status text NOT NULL, client text NOT NULL)`,
+		`CREATE TRIGGER owned AFTER INSERT ON inbox_workers
+			BEGIN INSERT OR REPLACE INTO owners VALUES (NEW.rowid, NEW.id, client()); END`,
+		usurps("completed", `OLD.completed_at IS NULL AND NEW.completed_at IS NOT NULL AND NEW.outcome NOT IN ('discarded', 'superseded')`),
+		usurps("charged", `NEW.error_count > OLD.error_count`),
+	} {
+		err = errors.Join(err, w.db.Exec(text).Error)
+	}
+	return err
+}
+
+// judgeStopped checks that a process which has stopped has no claims. A call that ignores its context keeps its own.
+func (w *world) judgeStopped(s *process) {
+	var claimed []open
+	w.query(&claimed, `SELECT s.* FROM inbox_handler_statuses s JOIN owners o ON o.worker = s.worker_id
+		WHERE o.client = ? AND s.completed_at IS NULL`, s.name)
+	for _, c := range claimed {
+		if !w.ignored(strings.TrimSuffix(c.HandlerKey, "-2"), c.MessageID) {
+			w.breaks("%s has stopped, and still claims %s of %s", s.name, c.HandlerKey, c.MessageID)
+		}
+	}
+}
+
+// judgeRows checks what must be true of the rows at any time: a handler has one for a message, under whichever key, and
+// only the worker that has claimed a status completes or charges it.
+func (w *world) judgeRows() {
+	var twice []struct{ MessageID, HandlerKeys string }
+	w.query(&twice, `SELECT message_id, group_concat(handler_key) AS handler_keys FROM inbox_handler_statuses
+		GROUP BY message_number, replace(handler_key, '-2', '') HAVING count(*) > 1`)
+	for _, s := range twice {
+		w.breaks("%s has rows of one handler under %s", s.MessageID, s.HandlerKeys)
+	}
+	var usurped []struct{ Status, Client string }
+	w.query(&usurped, `SELECT * FROM usurped`)
+	for _, s := range usurped {
+		w.breaks("%s was completed or charged by %s, which did not have it", s.Status, s.Client)
+	}
 }
 
 // judgeClaims checks that nothing is claimed by a worker that is long dead, or by a drain.
@@ -393,7 +476,7 @@ func (w *world) judge() {
 			}
 		}
 	}
-	for _, lane := range []string{"red", "blue"} {
+	for _, lane := range lanes {
 		var shipped []string
 		for _, e := range effects {
 			if e.Handler == "ship" && slices.Contains(w.ledger.ids(orders, lane), e.Message) {

@@ -44,11 +44,12 @@ const (
 	Stop     Kind = "stop"     // gracefully, and start again
 	Kill     Kind = "kill"     // and start again
 	Down     Kind = "down"     // all processes, for longer than the retention, and another program cleans meanwhile
-	Deploy   Kind = "deploy"   // stop, and start the other version, in which handlers have other keys
+	Deploy   Kind = "deploy"   // stop, and start the other version, in which handlers have other keys; mostly one process after the other
 	Stall    Kind = "stall"    // nothing that the process sends goes on
 	Failures Kind = "failures" // calls of the database are delayed, fail, or lose their answers
 	Silence  Kind = "silence"  // calls of the database disappear, and the server does not notice
 	Amnesia  Kind = "amnesia"  // calls of the cache with markers do so
+	Refuse   Kind = "refuse"   // the process's commits of offsets fail
 	Unrest   Kind = "unrest"   // requests to brokers are delayed, fail, or lose their answers
 	Evict    Kind = "evict"    // the group loses a member
 	Lead     Kind = "lead"     // partitions get other leaders, and the group another coordinator
@@ -72,7 +73,7 @@ var kinds = []struct {
 	share int
 }{
 	{Stop, 4}, {Kill, 6}, {Down, 2}, {Deploy, 4}, {Stall, 3}, {Failures, 8}, {Silence, 3}, {Amnesia, 4},
-	{Unrest, 5}, {Evict, 2}, {Lead, 2}, {Expire, 6}, {Recreate, 3}, {Jump, 1}, {Pause, 2}, {Retry, 3},
+	{Unrest, 5}, {Refuse, 3}, {Evict, 2}, {Lead, 2}, {Expire, 6}, {Recreate, 3}, {Jump, 1}, {Pause, 2}, {Retry, 3},
 	{Reject, 3}, {Discard, 4}, {Release, 4}, {Backfill, 3}, {Clean, 5}, {Accept, 4}, {Drain, 4},
 }
 
@@ -102,6 +103,8 @@ var topics = []string{orders, payments, hints}
 var handlers = map[string][]string{orders: {"book", "mail", "ship", added}, payments: {"charge", "score", "greet"},
 	hints: {"hint"}}
 
+var lanes = []string{"red", "blue"}
+
 // added is the handler that only the newer version has.
 const added = "tally"
 
@@ -122,11 +125,22 @@ func (p *Plan) keeps() bool { return p.chance(2, "keeps") == 0 }
 func NewPlan(seed uint64) Plan {
 	r := rand.New(rand.NewPCG(seed, 1))
 	p := Plan{Seed: seed, Processes: 2 + r.IntN(3)}
-	for i := range 10 + r.IntN(40) {
-		m := Message{At: between(r, 0, span), Topic: []string{orders, orders, payments, payments, hints}[r.IntN(5)],
+	var bursts []time.Duration
+	for range 3 + r.IntN(6) {
+		bursts = append(bursts, between(r, 0, span))
+	}
+	// near is mostly a moment around a burst, when there is something to go wrong.
+	near := func(before, after time.Duration) time.Duration {
+		if r.IntN(3) == 0 {
+			return between(r, 0, span)
+		}
+		return max(0, bursts[r.IntN(len(bursts))]+between(r, -before, after))
+	}
+	for i := range 30 + r.IntN(120) {
+		m := Message{At: near(0, 2*time.Second), Topic: []string{orders, orders, payments, payments, hints}[r.IntN(5)],
 			Partition: r.IntN(partitions), ID: fmt.Sprintf("m%02d", i)}
 		if m.Topic == orders && r.IntN(2) == 0 {
-			m.Lane = []string{"red", "blue"}[r.IntN(2)]
+			m.Lane = lanes[r.IntN(2)]
 			m.Partition = len(m.Lane) % partitions // those of a lane come in their order
 		}
 		p.Messages = append(p.Messages, m)
@@ -140,16 +154,17 @@ func NewPlan(seed uint64) Plan {
 		}
 	}
 	slices.SortStableFunc(p.Messages, func(a, b Message) int { return int(a.At - b.At) })
-	kinds, shares := slices.Clone(kinds), 0
+	kinds, shares, happens := slices.Clone(kinds), 0, map[Kind]bool{}
 	for i := range kinds {
 		if r.IntN(2) == 0 {
 			kinds[i].share = 0
 		}
 		shares += kinds[i].share
+		happens[kinds[i].kind] = kinds[i].share > 0
 	}
 	for n := 3 + r.IntN(25); n > 0 && shares > 0; n-- {
-		e := Event{At: between(r, 0, span), Process: r.IntN(p.Processes + 1), For: between(r, time.Second, 2*time.Minute),
-			Rate: 1 + r.IntN(30)}
+		e := Event{At: near(2*time.Second, 20*time.Second), Process: r.IntN(p.Processes + 1),
+			For: between(r, time.Second, 2*time.Minute), Rate: 1 + r.IntN(30)}
 		share := r.IntN(shares)
 		for _, k := range kinds {
 			if share -= k.share; share < 0 {
@@ -157,10 +172,38 @@ func NewPlan(seed uint64) Plan {
 				break
 			}
 		}
+		if r.IntN(2) == 0 && slices.Contains([]Kind{Stop, Kill, Deploy, Stall, Silence}, e.Kind) {
+			// While there is most to be left behind. A stall ends when others have just taken over.
+			e.At = bursts[r.IntN(len(bursts))] + between(r, 0, 4*time.Second)
+			if e.Kind == Stall {
+				e.For = recovery + between(r, -10*time.Second, 30*time.Second)
+			}
+		}
 		p.Events = append(p.Events, e)
+		p.Events = append(p.Events, before(r, e, p.Processes, happens)...)
 	}
 	slices.SortStableFunc(p.Events, func(a, b Event) int { return int(a.At - b.At) })
 	return p
+}
+
+// before returns what goes wrong just before a process ends, mostly: its calls of the database, or commits of offsets, so
+// that something is left to others. Before all processes go down, none of them can commit.
+func before(r *rand.Rand, e Event, processes int, happens map[Kind]bool) (events []Event) {
+	const unread = 25 * time.Second
+	refuse := Event{At: max(0, e.At-unread), Kind: Refuse, Process: e.Process, For: unread + between(r, 0, unread)}
+	switch lot := r.IntN(4); {
+	case lot == 0:
+	case e.Kind == Down:
+		for refuse.Process = range processes {
+			events = append(events, refuse)
+		}
+	case lot == 1 && happens[Failures] && (e.Kind == Stop || e.Kind == Deploy):
+		return []Event{{At: max(0, e.At-500*time.Millisecond), Kind: Failures, Process: e.Process, For: 5 * time.Second,
+			Rate: 30 + r.IntN(40)}}
+	case e.Kind == Stop || e.Kind == Deploy || e.Kind == Kill:
+		return []Event{refuse}
+	}
+	return events
 }
 
 func between(r *rand.Rand, from, to time.Duration) time.Duration {

@@ -32,7 +32,7 @@ type place struct {
 	w       *world
 	name    string
 	byHand  bool // its processes are not started: they accept, and run what is due when they are asked to
-	version int
+	version atomic.Int32
 
 	commands chan func() // run one after the other
 	now      atomic.Pointer[process]
@@ -45,7 +45,7 @@ type place struct {
 type process struct {
 	*place
 	name    string
-	version int
+	version int32
 	inbox   *inbox.Inbox
 	close   func() error
 	network *broker.Client
@@ -72,7 +72,7 @@ func (p *place) start() {
 		p.w.disturb(0)
 		p.lives++
 		s := &process{place: p, name: fmt.Sprintf("%s.%d", p.name, p.lives),
-			version: p.version}
+			version: p.version.Load()}
 		s.life, s.die = context.WithCancel(context.Background())
 		s.network = p.w.broker.Client(func(ctx context.Context, request string, do func() error) error {
 			return s.carry(ctx, &p.brokerFaults, request, broker.ErrSilent, do)
@@ -88,8 +88,8 @@ func (p *place) start() {
 		}
 		p.w.disturb(0)
 		if err == nil && !s.dead.Load() {
-			p.w.note("%s runs, version %d", s.name, p.version)
-			if p.version%2 == 1 {
+			p.w.note("%s runs, version %d", s.name, s.version)
+			if s.version%2 == 1 {
 				p.w.renamed.Store(true)
 			}
 			return
@@ -112,6 +112,9 @@ func (p *place) stop() {
 	p.w.note("%s has stopped: %v", s.name, err)
 	if !p.now.CompareAndSwap(s, nil) {
 		return // it was killed
+	}
+	if err == nil {
+		p.w.judgeStopped(s)
 	}
 	if err != nil { // a supervisor kills it then
 		s.kill("it has not stopped in time")
@@ -176,7 +179,7 @@ func (s *process) end() {
 
 // open makes the inbox of one version of the program.
 func (s *process) open() error {
-	db, err := gorm.Open(simulated.Open(s.w.database, func(ctx context.Context, text string, do func() error) error {
+	db, err := gorm.Open(simulated.Open(s.w.database, s.name, func(ctx context.Context, text string, do func() error) error {
 		return s.carry(ctx, &s.databaseFaults, text, database.ErrSilent, do)
 	}), &gorm.Config{Logger: logger.Discard})
 	if err != nil {
@@ -249,6 +252,7 @@ func (s *process) open() error {
 			o.Processor.MaxRetries = 3
 			o.Processor.MaxRetryDelay = time.Minute
 			o.Processor.HandlerTimeout = 30 * time.Second
+			o.SampleInterval = time.Minute
 			o.Cleanup.Retention = retention
 			o.Cleanup.CleanupInterval = 30 * time.Second
 			o.Cleanup.SweepMarkers = true
@@ -310,6 +314,7 @@ type faults struct {
 	rate    int
 	silent  bool
 	stalled time.Time // until when nothing goes on
+	refused time.Time // until when commits of offsets fail
 	calls   int
 }
 
@@ -323,6 +328,18 @@ func (f *faults) stall(lasts time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.stalled = time.Now().Add(lasts)
+}
+
+func (f *faults) refuse(lasts time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.refused = time.Now().Add(lasts)
+}
+
+func (f *faults) refuses(request string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return request == "OffsetCommit" && time.Now().Before(f.refused)
 }
 
 // fault is what befalls a call.
@@ -350,6 +367,10 @@ func (f *faults) next(w *world) fault {
 
 // carry carries a call of the process to the database or a broker.
 func (s *process) carry(ctx context.Context, f *faults, what string, silence error, do func() error) error {
+	if f.refuses(what) {
+		s.w.count(f.what, "commit failed")
+		return io.ErrUnexpectedEOF
+	}
 	its := f.next(s.w)
 	s.pause(ctx, its.wait+time.Duration(s.w.plan.chance(2000, what, f.place))*time.Microsecond)
 	answered := func() error {

@@ -95,7 +95,7 @@ func (w *world) run() (err error) {
 		return err
 	}
 	defer w.broker.Close()
-	if w.db, err = gorm.Open(simulated.Open(w.database, nil), &gorm.Config{Logger: logger.Discard}); err != nil {
+	if w.db, err = gorm.Open(simulated.Open(w.database, "judge", nil), &gorm.Config{Logger: logger.Discard}); err != nil {
 		return err
 	}
 	pool, err := w.db.DB()
@@ -125,6 +125,9 @@ func (w *world) run() (err error) {
 	}))))
 	if err == nil {
 		err = w.cleaner.Migrate(context.Background()) // it is not started
+	}
+	if err == nil {
+		err = w.watchClaims()
 	}
 	if err != nil {
 		return err
@@ -198,9 +201,7 @@ func (w *world) event(e Event) {
 	case Down:
 		w.down(p, retention+e.For)
 	case Deploy:
-		p.commands <- p.stop
-		p.commands <- func() { p.version++ }
-		p.commands <- p.start
+		w.working.Go(func() { w.deploy(e) })
 	case Stall:
 		w.disturb(e.For)
 		p.databaseFaults.stall(e.For)
@@ -216,6 +217,8 @@ func (w *world) event(e Event) {
 		for _, p := range w.places {
 			p.cacheFaults.begin(e.Rate, e.Rate%4 == 0, e.For)
 		}
+	case Refuse:
+		p.brokerFaults.refuse(e.For)
 	case Unrest:
 		p.brokerFaults.begin(e.Rate, e.Rate%4 == 0, e.For)
 	case Evict:
@@ -279,6 +282,22 @@ func (w *world) event(e Event) {
 				p.commands <- p.start
 			})
 		}
+	}
+}
+
+// deploy starts the other version of the event's process and mostly, one after the other, of the processes that follow.
+func (w *world) deploy(e Event) {
+	first := w.places[e.Process%len(w.places)]
+	to := first.version.Load() + 1
+	for i := range w.places {
+		p := w.places[(e.Process+i)%len(w.places)]
+		if i > 0 && (e.Rate%3 == 0 || w.calm.Load()) {
+			return
+		}
+		p.commands <- p.stop
+		p.commands <- func() { p.version.Store(to) }
+		p.commands <- p.start
+		<-time.After(time.Duration(w.plan.chance(20, "deploy", e.At, p.name)) * time.Second)
 	}
 }
 
@@ -348,9 +367,9 @@ func (w *world) repair() {
 	for time.Since(w.began) < span+settling {
 		for _, p := range w.places {
 			p.commands <- func() { // a deploy ends with the newer version everywhere
-				if p.version%2 == 0 && w.renamed.Load() {
+				if p.version.Load()%2 == 0 && w.renamed.Load() {
 					p.stop()
-					p.version++
+					p.version.Add(1)
 					p.start()
 				}
 			}
@@ -388,6 +407,7 @@ func (w *world) watch(ended chan struct{}) {
 			return
 		case <-time.After(5 * time.Second):
 		}
+		w.judgeRows()
 		w.mu.Lock()
 		quiet := time.Since(w.restless)
 		w.mu.Unlock()

@@ -69,6 +69,7 @@ type Database struct {
 	listeners map[*Listener]struct{}
 	loaded    *transaction   // whose changes the engine's transaction has; nil outside of one
 	current   *transaction   // that the engine works for
+	client    string         // whose statement or transaction the engine runs
 	touched   map[lock]bool  // rows that the current statement has written; true if it has inserted them
 	wanted    map[lock]Mode  // rows that the current statement locks
 	notices   []notification // that the current statement sends
@@ -107,7 +108,7 @@ func New(options Options) (*Database, error) {
 	for name, function := range map[string]struct {
 		arguments int32
 		call      func([]driver.Value) (driver.Value, error)
-	}{LockFunction: {4, d.lockRow}, NotifyFunction: {2, d.notify}, ClockFunction: {1, d.clock}} {
+	}{LockFunction: {4, d.lockRow}, NotifyFunction: {2, d.notify}, ClockFunction: {1, d.clock}, ClientFunction: {0, d.clientName}} {
 		err := own.RegisterFunction(name, &sqlite.FunctionImpl{NArgs: function.arguments,
 			Scalar: func(_ *sqlite.FunctionContext, args []driver.Value) (driver.Value, error) { return function.call(args) }})
 		if err != nil {
@@ -149,15 +150,23 @@ func (d *Database) clock(args []driver.Value) (driver.Value, error) {
 	return at.UTC().Format("2006-01-02 15:04:05.000000") + "+00:00", nil
 }
 
+// ClientFunction is the name of the client that a statement comes from, for triggers:
+//
+//	client()
+const ClientFunction = "client"
+
+// clientName is ClientFunction.
+func (d *Database) clientName([]driver.Value) (driver.Value, error) { return d.client, nil }
+
 // Now returns the time by the database's clock.
 func (d *Database) Now() time.Time { return time.Now().Add(time.Duration(d.ahead.Load())) }
 
 // SetAhead sets the database's clock ahead of the machine's, or behind it.
 func (d *Database) SetAhead(by time.Duration) { d.ahead.Store(int64(by)) }
 
-// Open returns a pool of sessions. Each call of a session passes link; nil passes everything.
-func (d *Database) Open(link Link) *sql.DB {
-	return sql.OpenDB(connector{d, orDirect(link)})
+// Open returns a client's pool of sessions. Each call of a session passes link; nil passes everything.
+func (d *Database) Open(client string, link Link) *sql.DB {
+	return sql.OpenDB(connector{d, client, orDirect(link)})
 }
 
 // orDirect returns a link that passes everything for nil.
@@ -341,6 +350,7 @@ func (d *Database) attemptOn(tx *transaction, st statement) (
 
 // begin begins a transaction of the engine with the changes of tx, unless it has them from the statement before.
 func (d *Database) begin(tx *transaction) error {
+	d.client = tx.session.client
 	if d.loaded == tx {
 		return nil
 	}

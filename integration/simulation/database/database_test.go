@@ -32,7 +32,7 @@ func bubble(t *testing.T, test func(t *testing.T, d *database.Database, db *sql.
 	synctest.Test(t, func(t *testing.T) {
 		d, err := database.New(database.Options{})
 		require.NoError(t, err)
-		db := d.Open(nil)
+		db := d.Open("", nil)
 		exec(t, db, schema)
 		test(t, d, db)
 		require.NoError(t, db.Close())
@@ -209,7 +209,7 @@ func TestWaitEndsWithItsContext(t *testing.T) {
 func TestCommitWithLostAnswerTakesEffect(t *testing.T) {
 	bubble(t, func(t *testing.T, d *database.Database, db *sql.DB) {
 		lost := errors.New("the answer is lost")
-		far := d.Open(func(_ context.Context, text string, do func() error) error {
+		far := d.Open("", func(_ context.Context, text string, do func() error) error {
 			return errors.Join(do(), map[string]error{"COMMIT": lost}[text])
 		})
 		tx := begin(t, far)
@@ -225,7 +225,7 @@ func TestLostConnectionEndsItsTransaction(t *testing.T) {
 	bubble(t, func(t *testing.T, d *database.Database, db *sql.DB) {
 		for _, failure := range []error{errors.New("reset"), database.ErrSilent} {
 			broken := false
-			far := d.Open(func(_ context.Context, _ string, do func() error) error {
+			far := d.Open("", func(_ context.Context, _ string, do func() error) error {
 				if broken {
 					return failure
 				}
@@ -308,7 +308,7 @@ func TestValueOfASequenceIsTakenWhateverBecomesOfItsTransaction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, err := database.New(database.Options{Sequences: regexp.MustCompile("UPDATE sequence")})
 		require.NoError(t, err)
-		db := d.Open(nil)
+		db := d.Open("", nil)
 		exec(t, db, "CREATE TABLE sequence (n integer); INSERT INTO sequence VALUES (0)")
 		one, two := begin(t, db), begin(t, db)
 		const next = "UPDATE sequence SET n = n + 1 RETURNING n"

@@ -19,7 +19,8 @@ import (
 // its connection; the server notices unless the error is ErrSilent.
 //
 // It must not wait for longer than ctx. A statement's context ends with that of its transaction, too, and a ROLLBACK's
-// has ended: another goroutine may wait for these calls by a mutex of database/sql, which is no durable block.
+// has ended: another goroutine may wait for these calls by a mutex of database/sql, which is no durable block. For the
+// same reason calls of a session that has the turn to itself do not pass its Link: all others wait for them.
 type Link func(ctx context.Context, text string, do func() error) error
 
 // ErrSilent is a Link's error for a connection that was lost without the server's notice: the session stays, with its
@@ -28,11 +29,12 @@ var ErrSilent = errors.New("the connection is silent")
 
 type connector struct {
 	database *Database
+	client   string
 	link     Link
 }
 
 func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
-	s := &session{database: c.database, link: c.link, ended: make(chan struct{})}
+	s := &session{database: c.database, client: c.client, link: c.link, ended: make(chan struct{})}
 	err := s.call(ctx, "CONNECT", func() error { return nil })
 	return s, err
 }
@@ -42,6 +44,7 @@ func (c connector) Driver() driver.Driver { return &sqlite.Driver{} }
 // session is a client's connection. database/sql uses it from one goroutine at a time.
 type session struct {
 	database *Database
+	client   string
 	link     Link
 	lost     bool            // the client's side
 	silent   bool            // and the server has not noticed
@@ -92,7 +95,11 @@ func (s *session) call(ctx context.Context, text string, do func() error) error 
 		return driver.ErrBadConn
 	}
 	var done error
-	err := s.link(ctx, text, func() error { done = do(); return done })
+	link := s.link
+	if s.alone {
+		link = orDirect(nil)
+	}
+	err := link(ctx, text, func() error { done = do(); return done })
 	if err != nil && !errors.Is(err, done) || errors.Is(done, ErrTerminated) {
 		s.lost, s.silent = true, errors.Is(err, ErrSilent)
 		if silence := s.database.options.SilentFor; s.silent && silence > 0 {

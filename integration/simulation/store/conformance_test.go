@@ -25,7 +25,7 @@ func TestSimulated(t *testing.T) {
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, d.Close()) })
 		current = &server{database: d}
-		return storetest.Migrated(t, testenv.Open(t, simulated.Open(d, current.link), gorm.Config{}))
+		return storetest.Migrated(t, testenv.Open(t, simulated.Open(d, "process", current.link), gorm.Config{}))
 	}, func(*gorm.DB) storetest.Server { return current })
 }
 

@@ -35,7 +35,7 @@ type process struct {
 // begin starts a process. Its handlers with a transaction fail for some time.
 func begin(t *testing.T, d *database.Database, link database.Link, calls *atomic.Int64) process {
 	t.Helper()
-	db, err := gorm.Open(simulated.Open(d, link), &gorm.Config{Logger: logger.Discard})
+	db, err := gorm.Open(simulated.Open(d, "process", link), &gorm.Config{Logger: logger.Discard})
 	require.NoError(t, err)
 	pool, err := db.DB()
 	require.NoError(t, err)

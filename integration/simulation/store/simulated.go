@@ -77,9 +77,10 @@ type Dialector struct {
 	link     database.Link
 }
 
-// Open returns the dialector of a process whose calls pass link; nil passes everything. Call it inside the bubble.
-func Open(d *database.Database, link database.Link) Dialector {
-	return Dialector{driver.Dialector{Conn: pool{d.Open(link)}}, d, link}
+// Open returns the dialector of a process, which the database calls client. Its calls pass link; nil passes everything.
+// Call it inside the bubble.
+func Open(d *database.Database, client string, link database.Link) Dialector {
+	return Dialector{driver.Dialector{Conn: pool{d.Open(client, link)}}, d, link}
 }
 
 // pool returns how many rows a statement has affected without its connection. database/sql locks the connection for

@@ -26,7 +26,7 @@ func bubble(t *testing.T, test func(t *testing.T, d *database.Database, db *gorm
 		var opened [2]store.Store
 		var db *gorm.DB
 		for i := range opened {
-			db, _ = storetest.Migrated(t, testenv.Open(t, simulated.Open(d, nil), gorm.Config{}))
+			db, _ = storetest.Migrated(t, testenv.Open(t, simulated.Open(d, "process", nil), gorm.Config{}))
 			opened[i], err = stores.New(db, models.Naming{}, store.Options{})
 			require.NoError(t, err)
 		}
