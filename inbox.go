@@ -6,6 +6,7 @@
 package inbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/engine"
 	"github.com/gorm-inbox/inbox/internal/health"
+	"github.com/gorm-inbox/inbox/internal/logging"
 	"github.com/gorm-inbox/inbox/internal/registry"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/ops"
@@ -63,7 +65,7 @@ func (cfg *config) engine(db *gorm.DB, resolved map[*HandlerSpec]*handler.Handle
 			UnhealthyAfter: o.HealthUnhealthyAfter, MaxDueAge: o.HealthMaxDueAge, MaxPoisonRate: o.HealthMaxPoisonRate,
 			LongRunning: o.LongRunning},
 		Backoff: o.Backoff, Middleware: o.Middleware, Hooks: o.Hooks, Archive: o.Archive, Ops: o.Ops,
-		Redactor: cfg.redactor, Logger: o.Logger, Clock: cfg.clock,
+		Redactor: cfg.redactor, Logger: cmp.Or(o.Logger, logging.Stderr()), Clock: cfg.clock,
 		MeterProvider: o.MeterProvider, TracerProvider: o.TracerProvider, Propagator: o.Propagator}
 	if o.ShutdownOnHalt {
 		e.EndApplication = func() error { return cfg.shutdown(exitHalted) }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 
 	"go.opentelemetry.io/otel/baggage"
 	"go.opentelemetry.io/otel/metric"
@@ -29,8 +30,9 @@ import (
 // or func() *ops.Ops of the inbox's name instead, and call it when the handler runs: before the inbox is built it
 // panics.
 //
-// Logger, MeterProvider, TracerProvider and Propagator are the graph's unnamed ones where no option sets them. Other
-// options come from the graph by Inject. Other packages add channels and handlers by Extend.
+// Logger, MeterProvider, TracerProvider and Propagator are the graph's unnamed ones where no option sets them. The
+// logger is its *zap.Logger, or else its *slog.Logger. Other options come from the graph by Inject. Other packages add
+// channels and handlers by Extend.
 //
 // A wrong declaration fails the start, and fx.ValidateApp, with an error that joins all mistakes, each with inbox,
 // channel, option and handler key. A value that the graph lacks fails both with an error of Fx, which names the inbox,
@@ -103,6 +105,7 @@ type moduleParams struct {
 	fx.In
 
 	Logger         *zap.Logger                   `optional:"true"`
+	Slog           *slog.Logger                  `optional:"true"`
 	MeterProvider  metric.MeterProvider          `optional:"true"`
 	TracerProvider trace.TracerProvider          `optional:"true"`
 	Propagator     propagation.TextMapPropagator `optional:"true"`
@@ -176,7 +179,7 @@ func (p moduleParams) assemble(r *resolved, values []graphHandler, db moduleDB) 
 		}
 	}
 	o := &cfg.options
-	o.Logger = cmp.Or(o.Logger, p.Logger)
+	o.Logger = cmp.Or(o.Logger, p.Logger, Slog(p.Slog))
 	o.MeterProvider = cmp.Or(o.MeterProvider, p.MeterProvider)
 	o.TracerProvider = cmp.Or(o.TracerProvider, p.TracerProvider)
 	if o.Propagator == nil && p.Propagator != nil {

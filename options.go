@@ -3,6 +3,7 @@ package inbox
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"regexp"
 	"slices"
 	"strconv"
@@ -18,6 +19,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/columns"
+	"github.com/gorm-inbox/inbox/internal/logging"
 	"github.com/gorm-inbox/inbox/internal/problems"
 	"github.com/gorm-inbox/inbox/internal/redaction"
 	"github.com/gorm-inbox/inbox/internal/registry"
@@ -127,7 +129,9 @@ type Options struct {
 	// dashboard: that call of Inbox.Ops can. Default nil (contract 10.2, 11.1).
 	Ops func(o *ops.Options) `yaml:"-" env:"-"`
 
-	// Logger is the zap logger. Default nil: New logs nothing, and Module uses the Fx graph's *zap.Logger if there is one.
+	// Logger is the zap logger; Slog makes one of a *slog.Logger. Do not set zap.NewNop() outside of tests: an inbox that
+	// is broken then says nothing. Default nil: Module uses the Fx graph's *zap.Logger or *slog.Logger if there is one,
+	// and otherwise warnings and errors go to the standard error (contract 12).
 	Logger *zap.Logger `yaml:"-" env:"-"`
 	// Clock replaces the system clock, for tests. Do not use it to shift time in production: workers of one inbox must
 	// agree on it. Default nil, the system's (contract 3.5).
@@ -153,6 +157,19 @@ type Options struct {
 	// has) unless you trust every producer: anyone who may write to the topic then decides what handlers, and the
 	// services they call, find in their context, such as a role or a tenant (contract 12).
 	Propagator propagation.TextMapPropagator `yaml:"-" env:"-"`
+}
+
+// Slog returns a logger for Options.Logger, and the loggers of other packages of this module, that writes to log:
+//
+//	o.Logger = inbox.Slog(slog.Default())
+//
+// Levels correspond by name, and zap's namespaces are groups. log decides which levels are written. For nil it returns
+// nil.
+func Slog(log *slog.Logger) *zap.Logger {
+	if log == nil {
+		return nil
+	}
+	return logging.Slog(log.Handler())
 }
 
 // InboxRequirement says whether channels may consume without an inbox.

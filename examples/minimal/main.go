@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"go.uber.org/fx"
+	"go.uber.org/zap"
 	"gorm.io/driver/postgres"
 	"gorm.io/gorm"
 
@@ -24,6 +25,7 @@ func main() {
 	//page:begin readme
 	fx.New(
 		fx.Provide(
+			zap.NewProduction, // *zap.Logger; a *slog.Logger does, too
 			fx.Annotate(openOrdersDB, fx.ResultTags(`name:"orders"`)), // *gorm.DB
 			NewFulfilOrder, // *FulfilOrder: Handle(ctx context.Context, m handler.Message[OrderPlaced]) error
 		),

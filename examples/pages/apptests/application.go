@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"go.uber.org/fx"
+	"go.uber.org/zap"
 	"gorm.io/driver/postgres"
 	"gorm.io/gorm"
 
@@ -58,7 +59,7 @@ func Application(brokers []string) fx.Option {
 func Production(bank Bank) fx.Option {
 	return fx.Options(
 		fx.Supply(fx.Annotate(bank, fx.As(new(Bank)))),
-		fx.Provide(fx.Annotate(func() (*gorm.DB, error) {
+		fx.Provide(zap.NewProduction, fx.Annotate(func() (*gorm.DB, error) {
 			return gorm.Open(postgres.Open(os.Getenv("DATABASE_URL")), &gorm.Config{})
 		}, fx.ResultTags(`name:"shop"`))),
 	)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/fx"
+	"go.uber.org/zap/zaptest"
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/fxtest"
@@ -77,7 +78,7 @@ func TestApplicationCharges(t *testing.T) {
 	var kit *fxtest.Kit
 	fxtest.App(t,
 		Application([]string{"localhost:9092"}), // which nothing connects to
-		fx.Supply(fx.Annotate(bank, fx.As(new(Bank))), fx.Annotate(db, fx.ResultTags(`name:"shop"`))),
+		fx.Supply(zaptest.NewLogger(t), fx.Annotate(bank, fx.As(new(Bank))), fx.Annotate(db, fx.ResultTags(`name:"shop"`))),
 		fxtest.Manual(),
 		fxtest.Use(t, "shop", &kit))
 
@@ -97,7 +98,7 @@ func TestRecordIsCharged(t *testing.T) {
 	var kit *fxtest.Kit
 	fxtest.App(t,
 		Application(kafka.Brokers()),
-		fx.Supply(fx.Annotate(bank, fx.As(new(Bank))), fx.Annotate(db, fx.ResultTags(`name:"shop"`))),
+		fx.Supply(zaptest.NewLogger(t), fx.Annotate(bank, fx.As(new(Bank))), fx.Annotate(db, fx.ResultTags(`name:"shop"`))),
 		fxtest.Use(t, "shop", &kit)) // without Manual everything runs
 
 	require.NoError(t, kafka.Produce("orders.events", kafkatest.Record{

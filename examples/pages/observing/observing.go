@@ -2,6 +2,7 @@
 package observing
 
 import (
+	"log/slog"
 	"net/http"
 
 	"github.com/gorm-inbox/inbox"
@@ -10,4 +11,9 @@ import (
 func probes(mux *http.ServeMux, ib *inbox.Inbox) {
 	mux.Handle("GET /live", ib.LiveHandler())   // Kubernetes: livenessProbe
 	mux.Handle("GET /ready", ib.ReadyHandler()) // readinessProbe
+}
+
+// logTo is for programs that log with log/slog.
+func logTo(log *slog.Logger) inbox.Option {
+	return inbox.Configure(func(o *inbox.Options) { o.Logger = inbox.Slog(log) })
 }

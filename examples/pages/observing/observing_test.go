@@ -3,6 +3,7 @@ package observing
 import (
 	"context"
 	"encoding/json"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -22,7 +23,7 @@ import (
 // Contract 11.5.
 func TestProbesAnswerWithReasons(t *testing.T) {
 	ib, err := inbox.New("shop", fxtest.OpenDB(t), inbox.Configure(func(o *inbox.Options) { o.Migrate = true }),
-		inbox.Channel("shipping", inbox.On("shipment.wanted",
+		logTo(slog.New(slog.DiscardHandler)), inbox.Channel("shipping", inbox.On("shipment.wanted",
 			inbox.Func("ship", func(context.Context, handler.Message[string]) error { return nil }))))
 	require.NoError(t, err)
 	mux := http.NewServeMux()
