@@ -32,7 +32,8 @@ func (in *intake) policyOf(r envelope.Record) BadRecordPolicy {
 // share an accept may be of other topics and other producers.
 //
 // At least HaltAtBadRecords must be bad: on a quiet topic each record is a batch by itself, and one bad record is no
-// sign of a wrong schema. Unrouted records do not count as bad, and it finds none if bad records halt in any case.
+// sign of a wrong schema. Unrouted records do not count as bad, and rejected tombstones do not count at all: a
+// compacted topic may be full of them, under any schema. It finds none if bad records halt in any case.
 func (in *intake) findMostlyBad(received []envelope.Received, results []envelope.Result) bool {
 	if in.judged || in.opts.BadRecords == BadRecordHalt || in.opts.HaltAtBadRecords == 0 {
 		return false
@@ -49,14 +50,16 @@ func (in *intake) findMostlyBad(received []envelope.Received, results []envelope
 	}
 	counts := map[partition]badCount{}
 	for i, r := range results {
-		if record := received[i].Record; r.Err == nil || !bareTombstone(record) {
-			s := counts[partitionOf(record)]
-			s.total++
-			if r.Err != nil && !isUnrouted(r.Err) {
-				s.bad++
-			}
-			counts[partitionOf(record)] = s
+		if errors.Is(r.Err, envelope.ErrTombstone) {
+			continue
 		}
+		at := partitionOf(received[i].Record)
+		s := counts[at]
+		s.total++
+		if r.Err != nil && !isUnrouted(r.Err) {
+			s.bad++
+		}
+		counts[at] = s
 	}
 	in.mostlyBad = map[partition]badCount{}
 	for at, s := range counts {
@@ -65,13 +68,6 @@ func (in *intake) findMostlyBad(received []envelope.Received, results []envelope
 		}
 	}
 	return len(in.mostlyBad) > 0
-}
-
-// bareTombstone reports whether a record has no more than a key. A producer that deletes on a compacted topic writes
-// any number of these (Debezium: one per deletion), under any schema. A tombstone that yields no message counts neither
-// as a bad record nor as a good one.
-func bareTombstone(r envelope.Record) bool {
-	return r.Value == nil && len(r.Headers) == 0 && r.RawHeaders == nil
 }
 
 // explain adds to the errors of these partitions' bad records why they halt.

@@ -81,9 +81,9 @@ type Options struct {
 	// HaltAtBadRecords is how many records of one partition in one batch must be bad, and more than half of its records
 	// there with them, to halt the partition under any BadRecords: so many mean a wrong schema or configuration, which
 	// is better fixed before the rest is read. The other partitions of the batch go on. Unrouted records don't count as
-	// bad; a tombstone without headers of which no message can be made does not count at all, but is still treated by
-	// BadRecords. Default 20; 0 never halts for that. Do not set it to a few: on a quiet topic a batch is a record or
-	// two. Do not rely on it in Direct channels, whose batches are always one record (contract 7.1).
+	// bad, and rejected tombstones (envelope.TombstoneReject) do not count at all. Default 20; 0 never halts for that. Do
+	// not set it to a few: on a quiet topic a batch is a record or two. Do not rely on it in Direct channels, whose
+	// batches are always one record (contract 7.1).
 	HaltAtBadRecords int `yaml:"halt_at_bad_records" env:"HALT_AT_BAD_RECORDS"`
 	// OnGap says what happens where records that should be read next are gone, because retention removed them or the
 	// topic was deleted and created again: GapHalt, or GapContinue, which keeps a row (Inbox.Gaps) and continues with

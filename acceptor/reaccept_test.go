@@ -34,7 +34,7 @@ func newRepairable(t *testing.T, d *inboxtest.Database) *repairable {
 	t.Helper()
 	m := &repairable{broken: errMangled}
 	decoder, err := envelope.NewDecoder(envelope.DecoderConfig{Mode: envelope.Plain, Type: "t", Source: "s",
-		ID: envelope.Func(func(in envelope.IDInput) (string, error) {
+		Tombstones: envelope.TombstoneHandle, ID: envelope.Func(func(in envelope.IDInput) (string, error) {
 			m.mu.Lock()
 			defer m.mu.Unlock()
 			m.seen = in.Record

@@ -223,13 +223,13 @@ func haltedRecords(received []envelope.Received, results []envelope.Result) map[
 	return skip
 }
 
-// countEmpty counts the records that hold no message, such as an empty batch of CloudEvents, which
-// is legal. Their offsets are committed and nothing is stored.
+// countEmpty counts the records that hold no message: empty batches of CloudEvents, which are legal, and skipped
+// tombstones, of which the decoder has logged the first. Their offsets are committed and nothing is stored.
 func (in *intake) countEmpty(received []envelope.Received, results []envelope.Result) {
 	empty, first := 0, -1
 	for i, r := range received {
 		if r.Err == nil && len(r.Messages) == 0 && results[i].Err == nil {
-			if empty++; first < 0 {
+			if empty++; first < 0 && r.Record.Value != nil {
 				first = i
 			}
 		}
@@ -238,6 +238,9 @@ func (in *intake) countEmpty(received []envelope.Received, results []envelope.Re
 		return
 	}
 	in.cfg.Counters.OfChannel(telemetry.EmptyRecords, in.channel, empty)
+	if first < 0 {
+		return
+	}
 	if _, logged := in.emptied.LoadOrStore(in.channel, true); !logged {
 		record := received[first].Record
 		in.cfg.Logger.Warn("inbox: records hold an empty batch of events and no message, they are passed and counted; logged once",

@@ -31,6 +31,20 @@ const (
 	Plain Mode = "plain"
 )
 
+// TombstonePolicy decides what happens to records without a value, by which producers delete a key from a compacted
+// topic (contract 4.5). An empty value is a value.
+type TombstonePolicy string
+
+// The policies for tombstones.
+const (
+	// TombstoneSkip passes them, counts them as inbox.records.empty and logs the first of each topic.
+	TombstoneSkip TombstonePolicy = "skip"
+	// TombstoneHandle makes messages of them as of all other records. They need an ID and a type.
+	TombstoneHandle TombstonePolicy = "handle"
+	// TombstoneReject makes them bad records, which are kept or published as such. They never count for HaltAtBadRecords.
+	TombstoneReject TombstonePolicy = "reject"
+)
+
 const (
 	transport         = "kafka"
 	defaultTypeHeader = "MessageType"
@@ -49,6 +63,12 @@ type DecoderConfig struct {
 	// rejecting it, and logs that once per channel. Do not set it if producers resend: their copies have different
 	// coordinates and are all processed (contract 4.4).
 	AllowMissingID bool `yaml:"allow_missing_id" env:"ALLOW_MISSING_ID"`
+
+	// Tombstones says what happens to records without a value, in every delivery mode: TombstoneSkip, TombstoneHandle or
+	// TombstoneReject. Do not leave it at Skip where a deletion, or a CloudEvent or an outbox event without data, is a
+	// message: set Handle. Handlers then get an empty body, which handler.JSON cannot decode, and know a tombstone by
+	// Properties.Kafka.Tombstone. Default TombstoneSkip (contract 4.5).
+	Tombstones TombstonePolicy `yaml:"tombstones" env:"TOMBSTONES"`
 
 	// TypeHeader names the header with a plain record's type. It is matched exactly first and then regardless of case.
 	// Of several such headers, the first that is not empty counts. Default "MessageType", or none if Type is set. It
@@ -93,7 +113,7 @@ type DecoderConfig struct {
 
 // DefaultDecoderConfig returns the defaults of the contract.
 func DefaultDecoderConfig() DecoderConfig {
-	return DecoderConfig{Mode: Auto, MaxHeaders: defaultMaxHeaders, MaxEvents: defaultMaxEvents,
+	return DecoderConfig{Mode: Auto, Tombstones: TombstoneSkip, MaxHeaders: defaultMaxHeaders, MaxEvents: defaultMaxEvents,
 		MaxAttributes: defaultMaxAttributes, MaxRecordBytes: defaultMaxRecordBytes}
 }
 
@@ -105,6 +125,12 @@ func (c DecoderConfig) Validate() error {
 	case "", Auto, CloudEvents, Plain:
 	default:
 		all = append(all, fmt.Errorf("option Decoder.Mode = %q: must be %s, %s or %s", c.Mode, Auto, CloudEvents, Plain))
+	}
+	switch c.Tombstones {
+	case "", TombstoneSkip, TombstoneHandle, TombstoneReject:
+	default:
+		all = append(all, fmt.Errorf("option Decoder.Tombstones = %q: must be %s, %s or %s", c.Tombstones, TombstoneSkip,
+			TombstoneHandle, TombstoneReject))
 	}
 	if err := c.ID.Err(); err != nil {
 		all = append(all, fmt.Errorf("decoder ID: %w", err))
@@ -141,7 +167,7 @@ func (c DecoderConfig) Validate() error {
 
 // withDefaults returns c with defaults for the fields that are not set.
 func (c DecoderConfig) withDefaults() DecoderConfig {
-	c.Mode = cmp.Or(c.Mode, Auto)
+	c.Mode, c.Tombstones = cmp.Or(c.Mode, Auto), cmp.Or(c.Tombstones, TombstoneSkip)
 	if c.TypeHeader == "" && c.Type == "" {
 		c.TypeHeader = defaultTypeHeader
 	}
@@ -166,6 +192,7 @@ type Decoder struct {
 	bounds bounds // of cfg
 	log    *zap.Logger
 	warned sync.Map // the channels whose missing IDs were logged
+	passed sync.Map // the topics whose skipped tombstones were logged
 }
 
 // NewDecoder returns a Decoder. A nil log logs nothing. It fails only on an invalid config.
@@ -182,14 +209,17 @@ func NewDecoder(cfg DecoderConfig, log *zap.Logger) (*Decoder, error) {
 }
 
 // Decode turns a record into its messages. It never fails as a whole: if no message can be made of the record, the
-// result has Err. A message without usable ID has IDErr, because routing comes first (contract 4.6). The messages share
-// memory with the record, which must not be changed.
+// result has Err. A tombstone that is skipped has neither messages nor Err. A message without usable ID has IDErr,
+// because routing comes first (contract 4.6). The messages share memory with the record, which must not be changed.
 func (d *Decoder) Decode(channel string, r Record) (received Received) {
 	defer func() {
 		if p := recover(); p != nil { // in a function of the application, or a bug of ours
 			received = Received{Record: r, Err: fmt.Errorf("decoding panicked: %v", p)}
 		}
 	}()
+	if r.Value == nil && d.cfg.Tombstones != TombstoneHandle {
+		return d.withoutValue(channel, r)
+	}
 	r, err := d.withHeaders(r)
 	if err == nil {
 		err = d.check(r)
@@ -234,6 +264,19 @@ func (d *Decoder) Decode(channel string, r Record) (received Received) {
 		refuseShared(out.Messages)
 	}
 	return out
+}
+
+// withoutValue returns what becomes of a tombstone that is not handled.
+func (d *Decoder) withoutValue(channel string, r Record) Received {
+	if d.cfg.Tombstones == TombstoneReject {
+		return Received{Record: r, Err: ErrTombstone}
+	}
+	if _, logged := d.passed.LoadOrStore(r.Topic, true); !logged {
+		d.log.Warn("inbox: records without a value (tombstones) are skipped and counted, see option Decoder.Tombstones; logged once",
+			zap.String(telemetry.FieldChannel, channel), zap.String(telemetry.FieldTopic, r.Topic),
+			zap.Int(telemetry.FieldPartition, r.Partition), zap.Int64(telemetry.FieldOffset, r.Offset))
+	}
+	return Received{Record: r}
 }
 
 // refuseShared refuses the messages of a record for which a function found the same ID. The second would be taken for a

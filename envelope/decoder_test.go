@@ -83,7 +83,7 @@ func TestPlainTypeComesFromHeaderOrChannel(t *testing.T) {
 }
 
 func TestTombstoneAndEmptyValueAreLegalAndDiffer(t *testing.T) {
-	cfg := envelope.DecoderConfig{Type: "x", ID: envelope.KafkaCoordinates()}
+	cfg := envelope.DecoderConfig{Type: "x", ID: envelope.KafkaCoordinates(), Tombstones: envelope.TombstoneHandle}
 	tombstone := record("")
 	tombstone.Value, tombstone.Key = nil, nil
 	m := message(t, cfg, tombstone)
@@ -102,13 +102,14 @@ func TestTombstoneAndEmptyValueAreLegalAndDiffer(t *testing.T) {
 	event := record("", "ce_specversion", "1.0", "ce_id", "1", "ce_source", "s", "ce_type", "t")
 	require.False(t, message(t, envelope.DecoderConfig{}, event).Properties.Kafka.Tombstone)
 	event.Value = nil
-	m = message(t, envelope.DecoderConfig{}, event)
+	handles := envelope.DecoderConfig{Tombstones: envelope.TombstoneHandle}
+	m = message(t, handles, event)
 	require.Nil(t, m.Content, "an event without data")
 	require.True(t, m.Properties.Kafka.Tombstone)
 	for _, value := range [][]byte{nil, {}} {
 		event = record("", "content-type", "application/cloudevents+json")
 		event.Value = value
-		require.ErrorIs(t, decoder(t, envelope.DecoderConfig{}).Decode(channel, event).Err, envelope.ErrMalformed,
+		require.ErrorIs(t, decoder(t, handles).Decode(channel, event).Err, envelope.ErrMalformed,
 			"a structured event is in the value")
 	}
 }

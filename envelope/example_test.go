@@ -45,7 +45,7 @@ func ExampleDecoder_Decode() {
 		Headers: []handler.Header{{Key: "content-type", Value: []byte("application/cloudevents+json")}}})
 	fmt.Println(received.Messages[0].ID, received.Messages[0].Type, string(received.Messages[0].Content))
 
-	anonymous := decoder.Decode("orders.events", envelope.Record{Topic: "orders.events",
+	anonymous := decoder.Decode("orders.events", envelope.Record{Topic: "orders.events", Value: []byte(`{"sku": "hat"}`),
 		Headers: []handler.Header{{Key: "MessageType", Value: []byte("order.placed")}}})
 	fmt.Println(errors.Is(anonymous.Messages[0].IDErr, envelope.ErrMissingID))
 	// Output:

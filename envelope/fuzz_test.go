@@ -197,7 +197,8 @@ func FuzzSourceAndID(f *testing.F) {
 	f.Add("/a", "b 1", "/a b", "1")
 	f.Add("/a ", "1", "/a", " 1")
 	f.Add("a%20b", "1", "a b", "1")
-	d, err := envelope.NewDecoder(envelope.DecoderConfig{ID: envelope.SourceAndID()}, nil)
+	d, err := envelope.NewDecoder(envelope.DecoderConfig{ID: envelope.SourceAndID(),
+		Tombstones: envelope.TombstoneHandle}, nil)
 	require.NoError(f, err)
 	f.Fuzz(func(t *testing.T, source, id, otherSource, otherID string) {
 		find := func(source, id string) (string, bool) {

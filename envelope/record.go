@@ -27,7 +27,8 @@ type Record struct {
 	RawHeaders []byte
 }
 
-// Received is a record with its messages (possibly several for batched CloudEvents), or the reason why it is bad.
+// Received is a record with its messages, or the reason why it is bad. Batched CloudEvents have any number of messages,
+// a skipped tombstone none.
 type Received struct {
 	Record   Record
 	Messages []handler.RawMessage
@@ -91,6 +92,8 @@ var (
 	ErrSharedID = errors.New("one ID for several messages of a record")
 	// ErrMissingType means that a plain record has no type and the channel has none.
 	ErrMissingType = errors.New("message type is missing")
+	// ErrTombstone means that the record has no value and the channel rejects such records (TombstoneReject).
+	ErrTombstone = errors.New("record has no value (tombstone)")
 	// ErrNotCloudEvent means that the record is no CloudEvent and the channel accepts nothing else.
 	ErrNotCloudEvent = errors.New("record is not a CloudEvent")
 	// ErrMalformed means that the record claims to be a CloudEvent and breaks the rules of CloudEvents 1.0.

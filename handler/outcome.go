@@ -97,7 +97,7 @@ type Counts struct {
 	DeadLettered            int64 // bad records that a dead-letter topic acknowledged (contract 7.4)
 	Invalid                 int64 // messages refused by Accept (contract 4.1)
 	Gaps                    int64 // gaps in partitions that were passed (contract 7.5)
-	EmptyRecords            int64 // records that hold no message: empty batches (contract 4.5)
+	EmptyRecords            int64 // records that hold no message: skipped tombstones, empty batches (contract 4.5)
 
 	// For channels that remember inline what was processed (contract 8.6).
 	DuplicateSkipped int64 // a handler's messages that it had processed before

@@ -52,7 +52,7 @@ var envelopes = []struct {
 	decoder envelope.DecoderConfig
 	records []produced
 }{
-	{"events", envelope.DecoderConfig{Mode: envelope.CloudEvents}, []produced{
+	{"events", envelope.DecoderConfig{Mode: envelope.CloudEvents, Tombstones: envelope.TombstoneHandle}, []produced{
 		{
 			name: "binary", record: kafkatest.Record{
 				Key: []byte("k"), Value: []byte("\x00\xff\x01"),
@@ -128,7 +128,7 @@ var envelopes = []struct {
 			rejected: "id_conflict",
 		},
 	}},
-	{"debezium", envelope.DecoderConfig{TypeHeader: "eventType"}, []produced{
+	{"debezium", envelope.DecoderConfig{TypeHeader: "eventType", Tombstones: envelope.TombstoneHandle}, []produced{
 		{
 			name: "outbox event",
 			record: kafkatest.Record{
@@ -186,7 +186,7 @@ var envelopes = []struct {
 		{name: "no ID", record: kafkatest.Record{Value: []byte("x"), Headers: headers("MessageId", "")},
 			rejected: "missing_id"},
 	}},
-	{"keys", envelope.DecoderConfig{Type: "t", ID: envelope.KafkaKey()}, []produced{
+	{"keys", envelope.DecoderConfig{Type: "t", ID: envelope.KafkaKey(), Tombstones: envelope.TombstoneHandle}, []produced{
 		{
 			name: "prefixed", record: kafkatest.Record{Key: []byte("k"), Value: []byte("x")},
 			messages: []stored{{"keys:k", "t", "kafka:keys", "", "x", nil}},
@@ -201,7 +201,8 @@ var envelopes = []struct {
 		{name: "a key that is no text", record: kafkatest.Record{Key: []byte{0xff}}, rejected: "bad_id"},
 		{name: "an empty key", record: kafkatest.Record{Key: []byte{}}, rejected: "missing_id"},
 	}},
-	{"correlated", envelope.DecoderConfig{Type: "t", ID: envelope.CorrelationID("X-Correlation")}, []produced{
+	{"correlated", envelope.DecoderConfig{Type: "t", ID: envelope.CorrelationID("X-Correlation"),
+		Tombstones: envelope.TombstoneHandle}, []produced{
 		{
 			name: "prefixed", record: kafkatest.Record{Value: []byte("x"), Headers: headers("x-correlation", "c")},
 			messages: []stored{{"correlated:c", "t", "kafka:correlated", "", "x", nil}},

@@ -72,7 +72,8 @@ func Brisk() inbox.Option {
 // New makes the inbox "test", with its tables. It starts with Options.
 func New(t testing.TB, db *gorm.DB, opts ...inbox.Option) *inbox.Inbox {
 	t.Helper()
-	ib, err := inbox.New("test", db, append([]inbox.Option{inbox.Configure(Defaults)}, opts...)...)
+	silent := inbox.Configure(func(o *inbox.Options) { o.Logger = zap.NewNop() })
+	ib, err := inbox.New("test", db, append([]inbox.Option{silent, inbox.Configure(Defaults)}, opts...)...)
 	require.NoError(t, err)
 	require.NoError(t, ib.Migrate(context.Background()))
 	return ib

@@ -98,7 +98,7 @@ var eventInstruments = [events]struct {
 	Gaps: {"Gaps", instrument{name: "inbox.gaps", unit: "{gap}",
 		description: "Gaps in partitions that were passed."}, perChannel},
 	EmptyRecords: {"EmptyRecords", instrument{name: "inbox.records.empty", unit: "{record}",
-		description: "Records that hold no message: empty batches of CloudEvents."}, perChannel},
+		description: "Records that hold no message: skipped tombstones and empty batches of CloudEvents."}, perChannel},
 	DuplicateSkipped: {"DuplicateSkipped", instrument{name: "inbox.inline.duplicates_skipped", unit: "{message}",
 		description: "Messages that a handler without inbox (Inline, idempotent) had processed before."}, perChannel},
 	MissingKey: {"MissingKey", instrument{name: "inbox.inline.missing_keys", unit: "{attempt}",
