@@ -31,9 +31,9 @@ import (
 )
 
 // Options are an inbox's settings. Configure sets them in code. Those with a key can also come from a file or the
-// environment: start from DefaultOptions, unmarshal YAML over it (keys in snake_case, durations like "30s") or parse
-// the environment over it with a library that reads `env` tags, and assign the result in Configure (contract 9). A zero
-// Options is an error at start.
+// environment: start from DefaultOptions, unmarshal YAML over it (keys in snake_case, all on one level; durations like
+// "30s") or parse the environment over it with a library that reads `env` tags, and assign the result in Configure
+// (contract 9). Have the library refuse unknown keys, as docs/options.md shows. A zero Options is an error at start.
 type Options struct {
 	// Processor holds how handlers run.
 	Processor processor.Options `yaml:",inline"`

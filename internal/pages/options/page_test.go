@@ -27,9 +27,40 @@ The options of the inline receiver without an inbox are in [idempotent.md](idemp
 ## From a file or the environment
 
 Load the values over ` + "`inbox.DefaultOptions()`" + ` and assign the result:
-` + "`inbox.Configure(func(o *inbox.Options) { *o = loaded })`" + `. An option's YAML key is its name in snake case, such as ` + "`max_retries`" + `.
-Its environment key is the same in capitals after your prefix, such as ` + "`ORDERS_MAX_RETRIES`" + `. An option whose *allowed* says "code" has no key.
+` + "`inbox.Configure(func(o *inbox.Options) { *o = loaded })`" + `. An option's key is its name in snake case, without
+` + "`Processor`, `Acceptor` or `Cleanup`" + `: all keys are on one level. An option whose *allowed* says "code" has no key.
 `
+
+// loading names the files of examples/pages/loading, or functions of its program, that show how to load options, each
+// with its language and the text before it.
+var loading = []struct{ quoted, language, before string }{
+	{"inbox.yaml", "yaml", ""},
+	{"loading.go#fromYAML", "go", "Let `gopkg.in/yaml.v3` refuse unknown keys; otherwise a misspelt or nested one has no effect:"},
+	{"inbox.env", "sh", "An environment key is in capitals, after a prefix of yours:"},
+	{"loading.go#fromEnvironment", "go", "`github.com/caarlos0/env/v11` does not refuse unknown keys, so check them:"},
+}
+
+// loadingSection returns the blocks of loading.
+func loadingSection(root string) (string, error) {
+	var b strings.Builder
+	for _, l := range loading {
+		const folder = "examples/pages/loading/"
+		name, function, _ := strings.Cut(l.quoted, "#")
+		text, err := os.ReadFile(filepath.Join(root, folder+name))
+		if err != nil {
+			return "", err
+		}
+		code := string(text)
+		if function != "" {
+			code = regexp.MustCompile(`(?ms)^func ` + function + `\(.*?^}\n`).FindString(code)
+		}
+		if l.before != "" {
+			b.WriteString("\n" + l.before + "\n")
+		}
+		b.WriteString("\n<!-- code: " + folder + l.quoted + " -->\n```" + l.language + "\n" + code + "```\n")
+	}
+	return b.String(), nil
+}
 
 var stated = regexp.MustCompile(`(?s)\bDefaults?:? ("[^"]+"|[^.]+?)(?:\.$|\. |\s\(contract|\.\n)`)
 
@@ -76,6 +107,11 @@ func page(root string) (string, error) {
 
 	var b strings.Builder
 	b.WriteString(introduction)
+	blocks, err := loadingSection(root)
+	if err != nil {
+		return "", err
+	}
+	b.WriteString(blocks)
 	links := anchors(string(contract))
 	named := func(before string) func(string) string { return func(string) string { return before } }
 	short := own.returning("handler.Option")
