@@ -60,13 +60,33 @@ func Channel(name string, opts ...ChannelOption) Option {
 }
 
 // On gives the channel's messages of one type to handlers; each gets its own status row and fails, retries and
-// completes by itself (contract 4.2).
+// completes by itself (contract 4.2). The type is compared as it is: there are no wildcards.
 func On(messageType string, handlers ...*HandlerSpec) ChannelOption {
 	return func(c *channel) {
-		for _, h := range handlers {
-			c.subscriptions = append(c.subscriptions, subscription{messageType, h, c.injecting})
+		if messageType == registry.AnyType {
+			c.problems = append(c.problems, noWildcard(c.name, "On"))
 		}
+		c.subscribe(messageType, handlers)
 	}
+}
+
+// OnAny gives the channel's messages of every type to handlers, as On does for one type, so none is unrouted. A message
+// still needs a type: give plain records one by Decoder.Type. OnAny beside On is an error at start. Do not use it where
+// handlers tell types apart by themselves to call different code: On does that (contract 4.2).
+func OnAny(handlers ...*HandlerSpec) ChannelOption {
+	return func(c *channel) { c.subscribe(registry.AnyType, handlers) }
+}
+
+func (c *channel) subscribe(messageType string, handlers []*HandlerSpec) {
+	for _, h := range handlers {
+		c.subscriptions = append(c.subscriptions, subscription{messageType, h, c.injecting})
+	}
+}
+
+// noWildcard is the error of a type that looks like a wildcard.
+func noWildcard(channel, function string) error {
+	return fmt.Errorf("channel %q: inbox.%s has type %q, which is no wildcard: declare handlers of all types by inbox.OnAny",
+		channel, function, registry.AnyType)
 }
 
 // Kafka makes the channel consume Kafka topics: records are persisted, or with Inline and Direct handled, before their
@@ -400,6 +420,10 @@ func (cfg *config) validateChannels() error {
 			found.Addf("channel %q is declared twice", c.name)
 		}
 		seen[c.name] = true
+		if one := slices.IndexFunc(c.subscriptions, ofOneType); one >= 0 && slices.ContainsFunc(c.subscriptions, ofAnyType) {
+			found.Addf("channel %q has inbox.OnAny and handlers for type %q: use On for all types, or OnAny alone", c.name,
+				c.subscriptions[one].typ)
+		}
 		if len(c.kafka) > 1 {
 			found.Addf("channel %q has inbox.Kafka twice: list all topics in one", c.name)
 		}
@@ -409,6 +433,9 @@ func (cfg *config) validateChannels() error {
 	}
 	return errors.Join(found...)
 }
+
+func ofAnyType(s subscription) bool { return s.typ == registry.AnyType }
+func ofOneType(s subscription) bool { return !ofAnyType(s) }
 
 // optionProblems returns the errors in the channel's own options. Options.Validate checks the values that equal the
 // inbox's.

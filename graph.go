@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"go.uber.org/fx"
+
+	"github.com/gorm-inbox/inbox/internal/registry"
 )
 
 // Inject declares options that are made from values of the Fx graph. As for fx.Invoke, the parameters of fn come from
@@ -79,6 +81,9 @@ func Extended() Option { return func(c *config) { c.extended = true } }
 // (contract 10.2).
 func Subscribe(channel, messageType string, handlers ...*HandlerSpec) Option {
 	return func(c *config) {
+		if messageType == registry.AnyType {
+			c.problems = append(c.problems, noWildcard(channel, "Subscribe"))
+		}
 		for _, h := range handlers {
 			c.added = append(c.added, addition{channel, subscription{messageType, h, c.injecting}})
 		}

@@ -8,6 +8,7 @@ package inbox
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -93,11 +94,22 @@ func (ib *Inbox) Start(ctx context.Context) error { return ib.name(ib.engine.Sta
 // accepted messages, for a second at most. If ctx ends while Stop waits for a Start, that Start fails.
 func (ib *Inbox) Stop(ctx context.Context) error { return ib.name(ib.engine.Stop(ctx)) }
 
-// Accept persists messages and wakes the processor, see acceptor.Acceptor.Accept. Without Start, the first call checks
-// the inbox's tables, as Start does.
+// Accept persists messages and wakes the processor, see acceptor.Acceptor.Accept. JSON makes a message. Without Start,
+// the first call checks the inbox's tables, as Start does.
 func (ib *Inbox) Accept(ctx context.Context, messages ...handler.RawMessage) ([]acceptor.Result, error) {
 	results, err := ib.engine.Accept(ctx, messages...)
 	return results, ib.name(err)
+}
+
+// JSON returns a message for Accept and AcceptTx, with payload as its JSON body. Set further fields, such as Source and
+// OrderingKey, on the result. The error is that of json.Marshal, with the message's ID.
+func JSON(channel, messageType, id string, payload any) (handler.RawMessage, error) {
+	content, err := json.Marshal(payload)
+	if err != nil {
+		return handler.RawMessage{}, fmt.Errorf("message %q: %w", id, err)
+	}
+	return handler.RawMessage{Channel: channel, Type: messageType, ID: id, Content: content,
+		ContentType: "application/json"}, nil
 }
 
 // AcceptRejected accepts a rejected message's record again, by its channel's current decoder, handlers and policies,

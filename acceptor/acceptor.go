@@ -327,7 +327,8 @@ func (a *Acceptor) warnUnrouted(channel, typ string) {
 		return
 	}
 	a.cfg.Logger.Warn("inbox: message type has no handler, its messages are ignored and counted",
-		zap.String(telemetry.FieldChannel, channel), zap.String(telemetry.FieldMessageType, typ))
+		zap.String(telemetry.FieldChannel, channel), zap.String(telemetry.FieldMessageType, typ),
+		zap.String(telemetry.FieldHandledTypes, a.cfg.Registry.Types(channel)))
 }
 
 // Result is what happened to one message.

@@ -61,7 +61,7 @@ func (a *Acceptor) plan(messages []handler.RawMessage, traceparent string) *plan
 		if len(handlers) == 0 {
 			r.Outcome = handler.OutcomeUnrouted
 			if opts.Unrouted != UnroutedIgnore {
-				r.Outcome, r.Err = handler.OutcomeInvalid, unroutedError(m)
+				r.Outcome, r.Err = handler.OutcomeInvalid, a.unroutedError(m)
 			}
 			continue
 		}
@@ -96,9 +96,10 @@ func notStored(messageID, channel string) error {
 		Detail: fmt.Sprintf("channel %q is delivered directly, without an inbox", channel)}
 }
 
-func unroutedError(m handler.RawMessage) error {
+func (a *Acceptor) unroutedError(m handler.RawMessage) error {
 	return &InvalidError{MessageID: named(m.ID), Reason: reasonUnrouted,
-		Detail: fmt.Sprintf("channel %q has no handler for type %q", m.Channel, m.Type)}
+		Detail: fmt.Sprintf("channel %q has no handler for type %q, only for %s", m.Channel, m.Type,
+			a.cfg.Registry.Types(m.Channel))}
 }
 
 // repeat sets the result of message i, which repeats the ID of a row of the same accept. A message of another channel

@@ -161,7 +161,7 @@ func (a *Acceptor) checkRunnable(channel string, received envelope.Received) err
 	}
 	ignores := a.channels[channel].Unrouted == UnroutedIgnore
 	if len(unrouted) > 0 && (!ignores || len(unrouted) == len(received.Messages)) {
-		return unroutedError(unrouted[0])
+		return a.unroutedError(unrouted[0])
 	}
 	return nil
 }
@@ -217,7 +217,7 @@ func (a *Acceptor) planRejected(channel string, received envelope.Received, trac
 	p, _ := a.planRecords(channel, []envelope.Received{received}, nil, traceparent)
 	for i, r := range p.results {
 		if r.Outcome == handler.OutcomeUnrouted { // ignoring it would lose it
-			p.results[i].Err = unroutedError(p.messages[i])
+			p.results[i].Err = a.unroutedError(p.messages[i])
 		}
 	}
 	if err := invalid(p.results); err != nil {

@@ -156,7 +156,7 @@ func TestWrongDeclarationFailsTheTest(t *testing.T) {
 }
 
 func TestJSONPanicsIfMarshallingFails(t *testing.T) {
-	require.PanicsWithValue(t, `fxtest: payload of message "1": json: unsupported type: chan int`, func() {
+	require.PanicsWithValue(t, `fxtest: message "1": json: unsupported type: chan int`, func() {
 		fxtest.JSON("c", "t", "1", make(chan int))
 	})
 }

@@ -3,10 +3,10 @@ package fxtest
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"fmt"
 	"time"
 
+	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/acceptor"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/models"
@@ -19,15 +19,13 @@ const patience = time.Minute
 // maxRounds limits ProcessAll. With the longest backoff it is half a year.
 const maxRounds = 50_000
 
-// JSON returns a message with payload as its JSON body. It panics if payload cannot be marshalled. Set further fields
-// on the result.
+// JSON is inbox.JSON for tests: it panics if payload cannot be marshalled.
 func JSON(channel, messageType, id string, payload any) handler.RawMessage {
-	content, err := json.Marshal(payload)
+	m, err := inbox.JSON(channel, messageType, id, payload)
 	if err != nil {
-		panic(fmt.Sprintf("fxtest: payload of message %q: %v", id, err))
+		panic(fmt.Sprintf("fxtest: %v", err))
 	}
-	return handler.RawMessage{Channel: channel, Type: messageType, ID: id, Content: content,
-		ContentType: "application/json"}
+	return m
 }
 
 // Accept accepts messages and returns the result of each. An invalid message fails the test. Use Inbox.Accept to test

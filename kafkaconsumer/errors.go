@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -215,7 +216,8 @@ type handshakeError struct {
 
 func (e *handshakeError) Error() string {
 	text := fmt.Sprintf("TLS handshake with %s: %v", e.address, e.err)
-	if _, noTLS := errors.AsType[tls.RecordHeaderError](e.err); noTLS || lost(e.err) {
+	_, noTLS := errors.AsType[tls.RecordHeaderError](e.err)
+	if noTLS || lost(e.err) || isAny(e.err, context.DeadlineExceeded, os.ErrDeadlineExceeded) {
 		text += " (this listener of the broker may not use TLS)"
 	}
 	return text

@@ -1,12 +1,14 @@
 package kafkaconsumer
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"syscall"
 	"testing"
 
@@ -80,7 +82,9 @@ func TestClosedConnectionErrorNamesPossibleRequirements(t *testing.T) {
 	}
 	all := Config{TLS: certificate, SASL: login}
 	require.Equal(t, io.EOF, all.explainSilence(io.EOF))
-	shaking := &handshakeError{"kafka:9092", io.EOF}
-	require.Equal(t, "TLS handshake with kafka:9092: EOF (this listener of the broker may not use TLS)",
-		(Config{TLS: &tls.Config{}}).explainSilence(shaking).Error())
+	for _, silent := range []error{io.EOF, context.DeadlineExceeded, os.ErrDeadlineExceeded} {
+		shaking := &handshakeError{"kafka:9092", silent}
+		require.Equal(t, "TLS handshake with kafka:9092: "+silent.Error()+" (this listener of the broker may not use TLS)",
+			(Config{TLS: &tls.Config{}}).explainSilence(shaking).Error())
+	}
 }

@@ -10,6 +10,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/properties"
+	"github.com/gorm-inbox/inbox/internal/registry"
 	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
@@ -120,7 +121,7 @@ func (b *backfill) find(
 		return nil, nil, 0, err
 	}
 	scan := store.UnhandledScan{After: after.ListPlace, To: b.before, Limit: limit, Keys: keys,
-		Namespace: b.of.Namespace, Type: b.of.Type}
+		Namespace: b.of.Namespace, Type: b.of.Type, AnyType: b.of.Type == registry.AnyType}
 	if b.of.Shared {
 		scan.ReadsProperties = properties.ChannelBytes
 	}

@@ -54,6 +54,7 @@ type checkedConn struct {
 
 	answer   bytes.Buffer // the part that is not passed on yet
 	failed   error
+	broker   bool        // an answer was valid
 	reserved atomic.Bool // this connection is one of largeAtOnce
 }
 
@@ -150,7 +151,7 @@ func (c *checkedConn) next() error {
 	}
 	size := int64(int32(binary.BigEndian.Uint32(prefix)))
 	if size < 0 || size > kind.maxBytes {
-		return c.refuse(r, fmt.Sprintf("it claims to have %d bytes, of %d at most%s", size, kind.maxBytes, guess(prefix)))
+		return c.refuse(r, fmt.Sprintf("it claims to have %d bytes, of %d at most%s", size, kind.maxBytes, c.guess(prefix)))
 	}
 	if size > smallAnswer {
 		if err := c.reserve(); err != nil {
@@ -167,6 +168,7 @@ func (c *checkedConn) next() error {
 	if reason := r.check(c.answer.Bytes()[lengthField:]); reason != "" {
 		return c.refuse(r, reason)
 	}
+	c.broker = true
 	c.guard.passed(r.key)
 	return nil
 }
@@ -178,16 +180,18 @@ func (c *checkedConn) refuse(r request, reason string) error {
 	return err
 }
 
-// guess returns a hint at what may have answered, by its first bytes.
-func guess(prefix []byte) string {
+// guess returns a hint at what may have answered, by its first bytes. Whatever has given a valid answer is a broker.
+func (c *checkedConn) guess(prefix []byte) string {
 	const tlsAlert, tlsHandshake, tlsMajor = 21, 22, 3
 	switch {
-	case string(prefix) == "HTTP":
-		return " (it speaks HTTP: this is no Kafka broker)"
-	case (prefix[0] == tlsAlert || prefix[0] == tlsHandshake) && prefix[1] == tlsMajor:
-		return " (the broker appears to be expecting TLS)"
-	default:
+	case c.broker:
 		return ""
+	case string(prefix) == "HTTP":
+		return " (it speaks HTTP: is this the address of a Kafka broker?)"
+	case (prefix[0] == tlsAlert || prefix[0] == tlsHandshake) && prefix[1] == tlsMajor:
+		return " (the broker appears to be expecting TLS: set TLS of kafkaconsumer.Config)"
+	default:
+		return " (is this the address of a Kafka broker?)"
 	}
 }
 

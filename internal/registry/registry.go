@@ -12,10 +12,14 @@ import (
 	"github.com/gorm-inbox/inbox/internal/columns"
 )
 
+// AnyType is the type of a subscription that takes the messages of every type. A channel that has such a subscription
+// has no other one.
+const AnyType = "*"
+
 // Subscription routes the messages of one type on one channel to a handler.
 type Subscription struct {
 	Channel string
-	Type    string
+	Type    string // or AnyType
 	Handler *handler.Handler
 	// Synchronous means that the channel is Inline or Direct: its messages have no statuses.
 	Synchronous bool
@@ -25,6 +29,7 @@ type Subscription struct {
 type Registry struct {
 	byKey  map[string]Subscription
 	routes map[route][]*handler.Handler
+	types  map[string][]string // by channel, sorted
 	all    []Subscription
 }
 
@@ -32,7 +37,8 @@ type route struct{ channel, typ string }
 
 // New checks the subscriptions and indexes them. The error joins all problems, each with channel, type and handler key.
 func New(subscriptions []Subscription) (*Registry, error) {
-	r := &Registry{byKey: map[string]Subscription{}, routes: map[route][]*handler.Handler{}}
+	r := &Registry{byKey: map[string]Subscription{}, routes: map[route][]*handler.Handler{},
+		types: map[string][]string{}}
 	var problems []error
 	for _, s := range subscriptions {
 		at := fmt.Sprintf("channel %q, type %q, handler %q", s.Channel, s.Type, s.Handler.Key())
@@ -51,6 +57,9 @@ func New(subscriptions []Subscription) (*Registry, error) {
 		r.all = append(r.all, s)
 		to := route{s.Channel, s.Type}
 		r.routes[to] = append(r.routes[to], s.Handler)
+		if at, known := slices.BinarySearch(r.types[s.Channel], s.Type); !known {
+			r.types[s.Channel] = slices.Insert(r.types[s.Channel], at, s.Type)
+		}
 	}
 	return r, errors.Join(problems...)
 }
@@ -78,7 +87,23 @@ func (r *Registry) Route(channel, typ string) []*handler.Handler {
 
 // AppendRoute appends the result of Route to handlers. It does not allocate if they have room.
 func (r *Registry) AppendRoute(handlers []*handler.Handler, channel, typ string) []*handler.Handler {
-	return append(handlers, r.routes[route{channel, typ}]...)
+	if of := r.routes[route{channel, typ}]; len(of) > 0 {
+		return append(handlers, of...)
+	}
+	return append(handlers, r.routes[route{channel, AnyType}]...)
+}
+
+// namedTypes is how many types Types names.
+const namedTypes = 10
+
+// Types names the types for which a channel has handlers, and counts those beyond the first ten.
+func (r *Registry) Types(channel string) string {
+	all := r.types[channel]
+	text := fmt.Sprintf("%q", all[:min(len(all), namedTypes)])
+	if more := len(all) - namedTypes; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
 }
 
 // Lookup finds a handler by its primary key or a legacy key.

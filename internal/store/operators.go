@@ -374,7 +374,8 @@ type UnhandledScan struct {
 	Limit           int
 	Keys            []string // of the handler
 	Namespace, Type string
-	ReadsProperties int // how many bytes of the properties are read; 0 for none
+	AnyType         bool // whatever the type is
+	ReadsProperties int  // how many bytes of the properties are read; 0 for none
 }
 
 // UnhandledMessage is a message that was read. Lacks means that it matches and has no status of the handler.

@@ -43,6 +43,7 @@ const (
 	FieldChannels           = "channels"
 	FieldClaims             = "claims"
 	FieldHandlerKeys        = "handler_keys"
+	FieldHandledTypes       = "handled_types"
 	FieldLeases             = "leases"
 	FieldMarkers            = "markers"
 	FieldMaxOpenConnections = "max_open_connections"

@@ -37,6 +37,26 @@ func channels(sendMail, countView plain, book, mirror transactional) []inbox.Opt
 	}
 }
 
+func archive(store plain) []inbox.Option {
+	return []inbox.Option{
+		//page:begin any
+		inbox.Channel("commands", inbox.OnAny(inbox.Func("archive-command", store))), // m.Type says which command it is
+		//page:end
+	}
+}
+
+//page:begin accept
+func command(ctx context.Context, ib *inbox.Inbox, requestID string, e Event) error {
+	m, err := inbox.JSON("commands", "order.cancel", requestID, e)
+	if err != nil {
+		return err
+	}
+	_, err = ib.Accept(ctx, m) // stored, with one status per handler, or known by its ID
+	return err
+}
+
+//page:end
+
 func required(countView plain) []inbox.Option {
 	return []inbox.Option{
 		//page:begin requirement

@@ -4,7 +4,6 @@ package wiring
 import (
 	"context"
 	"crypto/tls"
-	"encoding/json"
 	"net/http"
 	"sync/atomic"
 
@@ -111,7 +110,8 @@ type Invoicer struct{ inbox func() *inbox.Inbox }
 func NewInvoicer(ib func() *inbox.Inbox) *Invoicer { return &Invoicer{ib} }
 
 func (i *Invoicer) Handle(ctx context.Context, tx *gorm.DB, m handler.Message[OrderPlaced]) error {
-	reminder, err := reminderDue(m.Payload.OrderID)
+	id := m.Payload.OrderID
+	reminder, err := inbox.JSON("invoicing.reminders", "reminder.due", id, ReminderDue{id})
 	if err != nil {
 		return err
 	}
@@ -120,11 +120,5 @@ func (i *Invoicer) Handle(ctx context.Context, tx *gorm.DB, m handler.Message[Or
 }
 
 //page:end
-
-func reminderDue(orderID string) (handler.RawMessage, error) {
-	content, err := json.Marshal(ReminderDue{orderID})
-	return handler.RawMessage{Channel: "invoicing.reminders", Type: "reminder.due", ID: orderID,
-		ContentType: "application/json", Content: content}, err
-}
 
 func sendReminder(context.Context, handler.Message[ReminderDue]) error { return nil }

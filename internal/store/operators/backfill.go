@@ -18,9 +18,9 @@ WITH walked AS (
 	SELECT number, id, namespace, type, received_at, {received as stored} AS at, serialized_properties FROM {messages}
 	WHERE (received_at, number) > ($1, $2) AND received_at < $4 ORDER BY received_at, number LIMIT $5
 )
-SELECT number, at, received_at, id, CASE WHEN namespace = $6 AND type = $7 THEN
+SELECT number, at, received_at, id, CASE WHEN namespace = $6 AND (type = $7 OR $8) THEN
 		(SELECT count(*) FROM {statuses} s WHERE s.message_number = walked.number AND s.handler_key {= any text}) = 0 ELSE false END,
-	CASE WHEN $8 THEN substr(serialized_properties, 1, $9) ELSE '' END
+	CASE WHEN $9 THEN substr(serialized_properties, 1, $10) ELSE '' END
 FROM walked ORDER BY received_at, number`
 
 func (q Queries) ScanUnhandled(ctx context.Context, pool gorm.ConnPool, scan store.UnhandledScan) (
@@ -42,7 +42,7 @@ func (q Queries) ScanUnhandled(ctx context.Context, pool gorm.ConnPool, scan sto
 func (q Queries) unhandledArguments(scan store.UnhandledScan) ([]any, error) {
 	at, err := q.listTime(scan.After.At)
 	return []any{at, scan.After.Number, base.JSONList(scan.Keys), q.form.Time(scan.To), scan.Limit, scan.Namespace,
-		scan.Type, scan.ReadsProperties > 0, scan.ReadsProperties}, err
+		scan.Type, scan.AnyType, scan.ReadsProperties > 0, scan.ReadsProperties}, err
 }
 
 func (q Queries) SameHandler(ctx context.Context, pool gorm.ConnPool, keys []string) ([]string, error) {
