@@ -29,6 +29,33 @@ func reason(ib *inbox.Inbox, code string) *ops.HealthReason {
 	return nil
 }
 
+// late is an application's clock that is behind the machine's.
+type late time.Duration
+
+func (by late) Now() time.Time { return clock.System{}.Now().Add(-time.Duration(by)) }
+
+// notSet is a clock whose maker forgot to set it.
+type notSet struct{}
+
+func (notSet) Now() time.Time { return time.Time{} }
+
+// TestClockFarFromTheMachinesIsLoggedAtStart proves contract 3.5: option Clock is for tests.
+func TestClockFarFromTheMachinesIsLoggedAtStart(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		for name, c := range map[string]struct {
+			clock inbox.Clock
+			lines int
+		}{"none": {nil, 0}, "right": {late(0), 0}, "two hours late": {late(2 * time.Hour), 1}, "not set": {notSet{}, 1}} {
+			log, logs := inboxtest.Observe()
+			ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), log, inbox.Configure(func(o *inbox.Options) { o.Clock = c.clock }),
+				inboxtest.Handlers(nothing("h")))
+			stop := inboxtest.Start(t, ib)
+			require.Equal(t, c.lines, logs.FilterMessageSnippet("option Clock is far from this machine's clock").Len(), name)
+			stop()
+		}
+	})
+}
+
 // Contract 11.5. SQLite has no clock of its own.
 func TestWrongClockDegradesWorkerAndIsLoggedOnce(t *testing.T) {
 	for name, c := range map[string]struct {

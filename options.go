@@ -134,7 +134,8 @@ type Options struct {
 	// and otherwise warnings and errors go to the standard error (contract 12).
 	Logger *zap.Logger `yaml:"-" env:"-"`
 	// Clock replaces the system clock, for tests. Do not use it to shift time in production: workers of one inbox must
-	// agree on it. Default nil, the system's (contract 3.5).
+	// agree on it. A start warns of one that is more than a minute from the system's. Default nil, the system's (contract
+	// 3.5).
 	Clock Clock `yaml:"-" env:"-"`
 	// MeterProvider receives the inbox's metrics. Do not set it where the Fx graph has a metric.MeterProvider, which
 	// Module uses, or where the application sets OpenTelemetry's global one (otel.SetMeterProvider): that is used

@@ -342,8 +342,11 @@ func (d *Decoder) findID(channel string, in IDInput, n int) (string, error) {
 	if err == nil && n > 1 && !strategy.ofEvent {
 		return id, fmt.Errorf("%w: %s cannot tell the %d events of a batch apart", ErrSharedID, strategy, n)
 	}
-	if !errors.Is(err, ErrMissingID) || !d.cfg.AllowMissingID {
+	if !errors.Is(err, ErrMissingID) {
 		return id, err
+	}
+	if !d.cfg.AllowMissingID {
+		return id, fmt.Errorf("%w: set option Decoder.ID to where it is, or Decoder.AllowMissingID", err)
 	}
 	if _, warned := d.warned.LoadOrStore(channel, true); !warned {
 		d.log.Warn("inbox: message without ID gets its coordinates as ID, copies that producers resend will not be recognised; logged once",
@@ -369,7 +372,8 @@ func (d *Decoder) plain(r Record) (decoded, error) {
 			typ = value
 		}
 		if typ == "" {
-			return decoded{}, fmt.Errorf("%w: no header %q", ErrMissingType, d.cfg.TypeHeader)
+			return decoded{}, fmt.Errorf("%w: no header %q: set option Decoder.TypeHeader to the header that has it, or Decoder.Type",
+				ErrMissingType, d.cfg.TypeHeader)
 		}
 	}
 	if err := checkText(typ); err != nil {

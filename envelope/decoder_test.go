@@ -78,7 +78,7 @@ func TestPlainTypeComesFromHeaderOrChannel(t *testing.T) {
 	}
 	received := decoder(t, envelope.DecoderConfig{}).Decode(channel, record("x", "MessageId", "m"))
 	require.ErrorIs(t, received.Err, envelope.ErrMissingType)
-	require.ErrorContains(t, received.Err, "MessageType")
+	require.EqualError(t, received.Err, `message type is missing: no header "MessageType": set option Decoder.TypeHeader to the header that has it, or Decoder.Type`)
 	require.Empty(t, received.Messages)
 }
 
@@ -525,4 +525,11 @@ func TestHeaderIDWithoutANameIsRefused(t *testing.T) {
 	}
 	require.NoError(t, envelope.DecoderConfig{ID: envelope.HeaderID("MessageId")}.Validate())
 	require.NoError(t, envelope.DecoderConfig{ID: envelope.HeaderID()}.Validate())
+}
+
+func TestMissingIDErrorNamesTheOptions(t *testing.T) {
+	received := decoder(t, envelope.DecoderConfig{Type: "t"}).Decode(channel, record("x"))
+	require.ErrorIs(t, received.Messages[0].IDErr, envelope.ErrMissingID)
+	require.EqualError(t, received.Messages[0].IDErr,
+		`message ID is missing: no header ["MessageId" "id"]: set option Decoder.ID to where it is, or Decoder.AllowMissingID`)
 }

@@ -22,13 +22,13 @@ func TestHandlersSeeWhenAMessageOccurred(t *testing.T) {
 	said := time.Date(2026, 1, 2, 3, 4, 5, 600, time.UTC)
 	records := []kafkatest.Record{
 		{Timestamp: made, Headers: headers("ce_specversion", "1.0", "ce_id", "binary", "ce_source", "s", "ce_type", "t",
-			"ce_time", "2026-01-02T04:04:05.0000006+01:00")},
+			"ce_time", "2026-01-02T04:04:05.0000006+01:00"), Value: []byte{}},
 		{Timestamp: made, Headers: headers("content-type", "application/cloudevents-batch+json"), Value: []byte(
 			`[{"specversion":"1.0","id":"batch-1","source":"s","type":"t","time":"2026-01-02T03:04:05.0000006Z"},` +
 				`{"specversion":"1.0","id":"batch-2","source":"s","type":"t"}]`)},
-		{Timestamp: made, Headers: headers("MessageId", "plain", "MessageType", "t")},
+		{Timestamp: made, Value: []byte{}, Headers: headers("MessageId", "plain", "MessageType", "t")},
 		{Timestamp: made, Headers: headers("ce_specversion", "1.0", "ce_id", "bad", "ce_source", "s", "ce_type", "t", "ce_time",
-			"yesterday")},
+			"yesterday"), Value: []byte{}},
 	}
 	expected := map[string]time.Time{"binary": said, "batch-1": said, "batch-2": made, "plain": made}
 	for mode, option := range map[string]inbox.ChannelOption{"inbox": nil, "inline": inbox.Inline(), "direct": inbox.Direct()} {

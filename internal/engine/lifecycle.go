@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/handlertx"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
@@ -181,6 +182,7 @@ func (e *Engine) prepare(ctx context.Context) error {
 		return err
 	}
 	e.warnPool()
+	e.warnClock()
 	e.warnWithoutInbox()
 	if err := e.prepareInline(ctx); err != nil {
 		return err
@@ -238,6 +240,19 @@ func (e *Engine) warnPool() {
 	if limit > 0 && limit < want {
 		e.log.Warn("inbox: the database pool is smaller than Concurrency and the number of handlers need: handlers' transactions will wait for connections; raise SetMaxOpenConns to wanted",
 			zap.Int(telemetry.FieldMaxOpenConnections, limit), zap.Int(telemetry.FieldWanted, want))
+	}
+}
+
+// farClock is how far an injected clock may differ from the machine's without a warning.
+const farClock = time.Minute
+
+// warnClock logs that the option Clock shows another time than the machine. Health compares only the machine's clock
+// with the database's, because a test's clock shows what the test has set.
+func (e *Engine) warnClock() {
+	ahead := e.cfg.Clock.Now().Sub(clock.System{}.Now())
+	if !e.cfg.Manual && clock.IsTest(e.cfg.Clock) && ahead.Abs() > farClock {
+		e.log.Warn("inbox: option Clock is far from this machine's clock, and due times, retries and retention follow it: leave it out unless this is a test",
+			zap.Duration(telemetry.FieldAhead, ahead))
 	}
 }
 
