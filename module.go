@@ -48,7 +48,8 @@ func Module(name string, opts ...Option) fx.Option {
 	named, group := nameTag(name), groupTag(cfg.label())
 	return fx.Module(cfg.label(),
 		fx.Provide(
-			// The inbox comes first, because Fx reports only the first constructor that it refuses.
+			// The name comes first, because Fx reports only the first constructor that it refuses.
+			fx.Annotated{Name: name, Target: giveEachModuleItsOwnName},
 			fx.Annotate(newModuleInbox, fx.ParamTags(named), fx.ResultTags(named)),
 			fx.Annotate(newModuleOps, fx.ParamTags(named), fx.ResultTags(named)),
 			fx.Annotate(newLaterInbox, fx.ParamTags(named), fx.ResultTags(named)),
@@ -77,6 +78,13 @@ type Override struct {
 	// Clock, if not nil, replaces the inbox's clock.
 	Clock Clock
 }
+
+// moduleName marks a module's name as taken.
+type moduleName struct{}
+
+// giveEachModuleItsOwnName makes the mark. Fx's error for two modules of one name begins with the name of this function,
+// so that says what to do.
+func giveEachModuleItsOwnName() moduleName { return moduleName{} }
 
 // moduleDB is the module's database. Its name in the graph says how to provide it.
 type moduleDB struct{ db *gorm.DB }

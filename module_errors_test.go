@@ -121,7 +121,9 @@ func TestDuplicateDeclarationsAcrossModulesAreRefused(t *testing.T) {
 		want, by      string
 	}{
 		"module": {inbox.Module("orders", handlers("a")), inbox.Module("orders", handlers("b")),
-			`*inbox.Inbox[name="orders"]`, ""},
+			`inbox.moduleName[name="orders"]`, `fx.Annotated{Name: "orders", Target: github.com/gorm-inbox/inbox.giveEachModuleItsOwnName()}`},
+		"module without a name": {module("", handlers("a")), inbox.Module("", handlers("b")), `inbox.moduleName`,
+			"fx.Provide(fx.Annotated{Target: github.com/gorm-inbox/inbox.giveEachModuleItsOwnName()}) from:"},
 		"handler key": {module("orders", handlers("a", "b")), module("billing", handlers("c", "b")),
 			`inbox.handlerKey[name="b"]`, "inbox billing, channel c"},
 		"legacy key": {module("orders", inboxtest.Handlers(nothing("a", handler.LegacyKeys("old \"a`, 1")))),
