@@ -82,8 +82,8 @@ type Override struct {
 // moduleName marks a module's name as taken.
 type moduleName struct{}
 
-// giveEachModuleItsOwnName makes the mark. Fx's error for two modules of one name begins with the name of this function,
-// so that says what to do.
+// giveEachModuleItsOwnName makes the mark. Fx's error for two modules of one name begins with this function's name, so
+// the name says what to do.
 func giveEachModuleItsOwnName() moduleName { return moduleName{} }
 
 // moduleDB is the module's database. Its name in the graph says how to provide it.
