@@ -3,12 +3,15 @@ package kafka
 import (
 	"bufio"
 	"bytes"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -16,6 +19,7 @@ import (
 	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
 	"github.com/gorm-inbox/inbox/integration/kafkaproxy"
 	"github.com/gorm-inbox/inbox/internal/testenv"
+	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
 // forging returns a route to the rig's broker on which responses to requests with an API key are
@@ -45,8 +49,12 @@ func (r *rig) assigning(assignment []byte) (pass func()) {
 	return func() { over.Store(true) }
 }
 
-// webServer returns the address of a server that answers bytes that are not HTTP like a web server.
-func webServer(t *testing.T) string {
+// webServer is what a web server answers to bytes that are not HTTP.
+const webServer = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n400 Bad Request"
+
+// otherServer returns the address of a server that gives each connection this answer, and waits for its end if the
+// answer is empty.
+func otherServer(t *testing.T, answer string) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -61,8 +69,12 @@ func webServer(t *testing.T) string {
 			}
 			ended.Go(func() {
 				defer conn.Close()
+				if answer == "" {
+					_, _ = io.Copy(io.Discard, conn)
+					return
+				}
 				_, _ = conn.Read(make([]byte, 4096))
-				_, _ = io.WriteString(conn, "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n400 Bad Request")
+				_, _ = io.WriteString(conn, answer)
 			})
 		}
 	})
@@ -120,7 +132,7 @@ func TestHostileResponsesCrashNothingAndTakeNoMemory(t *testing.T) {
 			return r.forging(kmsg.ApiVersions, append(make([]byte, 2), huge...))
 		}},
 		"a web server": {"it speaks HTTP", "waiting", false, func(r *rig) (string, func()) {
-			proxy, err := kafkaproxy.Start(webServer(r.t))
+			proxy, err := kafkaproxy.Start(otherServer(r.t, webServer))
 			require.NoError(r.t, err)
 			r.t.Cleanup(proxy.Close)
 			return proxy.Address(), func() { proxy.Redirect(r.kafka.Brokers()[0]) }
@@ -151,6 +163,34 @@ func TestHostileResponsesCrashNothingAndTakeNoMemory(t *testing.T) {
 				require.Contains(t, said, `group "g"`)
 				require.Contains(t, said, "the answer of "+broker+" to ")
 			}
+		})
+	}
+}
+
+// TestHealthAsksWhetherAnotherServerIsABroker proves contract 7.8: health names the obvious cause.
+func TestHealthAsksWhetherAnotherServerIsABroker(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		answer string
+		tls    *tls.Config
+		says   string
+	}{
+		"a web server":             {webServer, nil, "it speaks HTTP: is this the address of a Kafka broker?"},
+		"PostgreSQL":               {"E\x00\x00\x00\x0bSFATAL\x00", nil, "claims to have 1157627904 bytes, of 65536 at most (is this the address of a Kafka broker?)"},
+		"a TLS listener":           {"\x15\x03\x03\x00\x02\x02\x46", nil, "expecting TLS: set TLS of kafkaconsumer.Config"},
+		"TLS to a web server":      {webServer, &tls.Config{}, "may not use TLS"},
+		"TLS to a silent listener": {"", &tls.Config{}, "may not use TLS"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := consumer(t, config([]string{otherServer(t, test.answer)}, topic), newLedger(), func(cfg *kafkaconsumer.Config) {
+				cfg.TLS, cfg.DialTimeout = test.tls, 500*time.Millisecond
+			})
+			require.NoError(t, c.Start(t.Context()))
+			eventually(t, test.says, func() bool {
+				err := c.Health().Err()
+				return err != nil && strings.Contains(err.Error(), test.says)
+			})
 		})
 	}
 }
