@@ -90,17 +90,6 @@ func settings(root string) ([]entry, error) {
 	return all, nil
 }
 
-// returning are functions by the result's text, such as handler.Option.
-func (s source) returning(result string) map[string]bool {
-	found := map[string]bool{}
-	for _, f := range s.pkg.Funcs {
-		if r := f.Decl.Type.Results; r != nil && len(r.List) == 1 && s.text(r.List[0].Type) == result {
-			found[f.Name] = true
-		}
-	}
-	return found
-}
-
 func (s source) function(f *doc.Func) entry {
 	var parameters []string
 	for _, field := range f.Decl.Type.Params.List {

@@ -114,7 +114,6 @@ func page(root string) (string, error) {
 	b.WriteString(blocks)
 	links := anchors(string(contract))
 	named := func(before string) func(string) string { return func(string) string { return before } }
-	short := own.returning("handler.Option")
 	write := func(s section) { s.write(&b, links) }
 
 	b.WriteString("\n## Options of an inbox\n\nSet them with `inbox.Configure` in `inbox.Module(name, …)` or `inbox.New(name, db, …)`.\n")
@@ -142,14 +141,8 @@ func page(root string) (string, error) {
 		intro: "Set them with `inbox.ConfigureChannel`. They begin with the inbox's values."})
 	write(section{title: "## Options of an Inline channel", entries: own.functions("InlineOption"), before: named("inbox."),
 		intro: "Give them to `inbox.Inline(…)`."})
-	write(section{title: "## Options of a handler", entries: handlers.functions("Option"),
-		intro: "Give them to `inbox.Func(key, fn, …)` and its siblings. Those that begin with `inbox.` are in package `handler`, too.",
-		before: func(name string) string {
-			if short[name] {
-				return "inbox."
-			}
-			return "handler."
-		}})
+	write(section{title: "## Options of a handler", entries: handlers.functions("Option"), before: named("handler."),
+		intro: "Give them to `inbox.Func(key, fn, …)` and its siblings."})
 	write(section{title: "## kafkaconsumer.Config", entries: consumer.fields("Config"), before: named(""),
 		intro: "Give it to `inbox.Kafka(…)`. `Brokers`, `Topics` and `GroupID` are required; other fields left zero get their defaults.",
 		facts: defaultOf(consumer.fields("Config"), kafkaconsumer.DefaultConfig())})
