@@ -57,13 +57,16 @@ func (q *request) overview() error {
 
 func (q *request) tiles(seen ops.Overview) []tile {
 	all, now := total(seen), q.now()
-	hour := append(q.d.samples.hour(), sampleOf(seen, now)) // so that the chart ends at the figure above it
+	hour := q.d.samples.hour()
+	if seen.Incomplete == "" {
+		hour = append(hour, sampleOf(seen, now)) // so that the chart ends at the figure above it
+	}
 	counted := func(value func(sample) int64) chart { return plot(hour, now, value, number[int64]) }
 	backlog := all.Pending
 	backlog.N += all.Processing.N
 	tiles := []tile{
 		{Name: "Backlog", Value: countText(backlog), Link: "./messages?state=pending&state=processing",
-			Note:  number(all.Processing.N) + " processing, " + countText(all.Due) + " due",
+			Note:  countText(all.Processing) + " processing, " + countText(all.Due) + " due",
 			Chart: counted(func(s sample) int64 { return s.backlog })},
 		{Name: "Oldest due", Value: age(all.OldestDueAge), Link: "./messages?state=pending", Note: "waiting longest to run",
 			Chart: plot(hour, now, func(s sample) int64 { return int64(s.oldest / time.Second) },
@@ -75,19 +78,21 @@ func (q *request) tiles(seen ops.Overview) []tile {
 		{Name: "Workers", Value: number(seen.WorkersAlive), Link: "./workers", Note: "alive",
 			Chart: counted(func(s sample) int64 { return s.workers })},
 	}
-	if all.OldestDueAge == 0 {
+	if all.Due.Unknown {
+		tiles[1].Value = "?"
+	} else if all.OldestDueAge == 0 {
 		tiles[1].Value, tiles[1].Note = "–", "nothing is due"
 	} else if slices.ContainsFunc(seen.Reasons, func(r ops.HealthReason) bool { return r.Code == health.OldestDue }) {
 		tiles[1].Tone = "warn"
 	}
 	if all.Poisoned.N > 0 {
 		tiles[2].Tone = "bad"
-	} else {
+	} else if !all.Poisoned.Unknown {
 		tiles[2].Note = "nothing is poisoned"
 	}
 	if seen.Rejected.N > 0 {
 		tiles[3].Tone = "warn"
-	} else {
+	} else if !seen.Rejected.Unknown {
 		tiles[3].Note = "every record was accepted"
 	}
 	if seen.WorkersAlive == 0 {
@@ -117,6 +122,9 @@ func verdictOf(seen ops.Overview) verdict {
 			" wait. Check that the application runs and reaches the database.", "workers", "See the workers"}
 	case len(seen.Reasons) > 0 && seen.Reasons[0].Unhealthy():
 		return verdictFor("bad", seen.Reasons[0])
+	case seen.Incomplete != "":
+		return verdict{"bad", "Not everything could be counted.", "Right now " + seen.Incomplete + ".", "workers",
+			"See the workers"}
 	case all.Poisoned.N > 0:
 		return verdict{"bad", countText(all.Poisoned) + " poisoned in " + fmt.Sprint(poisoned) +
 			plural(int64(poisoned), " handler.", " handlers."),

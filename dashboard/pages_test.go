@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/dashboard"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
@@ -220,5 +221,27 @@ func TestGroupActionIncludesFailingStatuses(t *testing.T) {
 		asked := strings.ReplaceAll(between(t, page, `<a class="button main" href="./`, `"`), "&amp;", "&")
 		require.Contains(t, r.page(asked), "Retry 1 poisoned and failing status?")
 		require.Contains(t, r.page("bulk?action=discard&state=failing&handler=mail"), "Discard 1 failing status?")
+	})
+}
+
+// The workers' rows are in another table than the one that is locked.
+func TestOverviewPageOfALockedTableShowsHealthAndQuestionMarks(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRig(t, d, func(o *ops.Options) { o.StatementTimeout = 500 * time.Millisecond })
+		require.NoError(t, inboxtest.Store(t, r.d.DB).Heartbeat(t.Context(), store.Worker{ID: uuid.NewString(), Host: "h",
+			HandlerKeys: []string{"mail"}, Health: `[{"code":"database","state":"degraded","detail":"the backlog cannot be read"}]`},
+			r.clock.Now()))
+		require.NoError(t, d.DB.Transaction(func(tx *gorm.DB) error {
+			inboxtest.Exec(t, tx, "LOCK TABLE inbox_handler_statuses IN ACCESS EXCLUSIVE MODE")
+			page := r.page("")
+			require.Contains(t, page, "Not everything could be counted.")
+			require.Contains(t, page, "pg_blocking_pids")
+			require.Contains(t, page, "the backlog cannot be read")
+			require.Contains(t, page, `data-label="Poisoned"><span class="none">?</span>`)
+			require.NotContains(t, page, "nothing is poisoned")
+			return nil
+		}))
+		r.clock.Advance(2 * time.Second)
+		require.NotContains(t, r.page(""), "Not everything could be counted.")
 	})
 }

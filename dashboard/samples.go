@@ -81,6 +81,9 @@ func (s *samples) keep(seen ops.Overview, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.last, s.taken = seen, now
+	if seen.Incomplete != "" { // the charts have a gap
+		return
+	}
 	if n := len(s.list); n > 0 && now.Sub(s.list[n-1].at) < sampleEvery/2 {
 		return
 	}
@@ -99,7 +102,9 @@ func (s *samples) forget() {
 
 // total sums up all handlers. Its age is the age of the oldest due status.
 func total(o ops.Overview) (all ops.HandlerOverview) {
-	add := func(to *ops.Count, c ops.Count) { to.N += c.N; to.Capped = to.Capped || c.Capped }
+	add := func(to *ops.Count, c ops.Count) {
+		to.N, to.Capped, to.Unknown = to.N+c.N, to.Capped || c.Capped, to.Unknown || c.Unknown
+	}
 	for _, h := range o.Handlers {
 		add(&all.Pending, h.Pending)
 		add(&all.Due, h.Due)

@@ -88,6 +88,9 @@ func anyNumber(n any) (string, error) {
 }
 
 func countText(c ops.Count) string {
+	if c.Unknown {
+		return "?"
+	}
 	if c.Capped {
 		return number(c.N) + "+"
 	}
@@ -216,7 +219,7 @@ func countedBy(seen ops.Overview, f ops.Filter) (sum ops.Count, ok bool) {
 		for i, state := range f.States {
 			of, known := map[ops.State]ops.Count{ops.StatePending: h.Pending, ops.StateProcessing: h.Processing,
 				ops.StatePoisoned: h.Poisoned}[state]
-			if !known {
+			if !known || of.Unknown {
 				return ops.Count{}, false
 			}
 			if !slices.Contains(f.States[:i], state) { // the query may name a state twice

@@ -235,6 +235,8 @@ type Count struct {
 	N int64
 	// Capped means that there may be more rows, which were not read.
 	Capped bool
+	// Unknown means that the database did not count in time, as in Overview. N is 0 then.
+	Unknown bool
 }
 
 // allOpenKeys returns the handler keys that have rows of any stage.

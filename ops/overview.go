@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/internal/dialects"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
@@ -32,6 +34,9 @@ type Overview struct {
 	// Reasons are why living workers are not healthy, as they report it, each once, the worst first. They include
 	// halted partitions and open circuit breakers, and are as old as the workers' last heartbeats.
 	Reasons []HealthReason
+	// Incomplete is what could not be counted in time, and where to look for the cause. These counts are Unknown; what
+	// the workers report is known all the same. It is empty if everything was counted.
+	Incomplete string
 	// EndedSince is since when HandlerOverview.Ended counts: about an hour ago, or when this process started. It is
 	// zero without a Live, or if the process does not run.
 	EndedSince time.Time `json:",omitzero"`
@@ -62,8 +67,10 @@ type HandlerOverview struct {
 	Ended Ended `json:",omitzero"`
 }
 
-// Overview returns the state of the whole inbox in capped counts.
+// Overview returns the state of the whole inbox in capped counts. If a table is locked or slow, it returns what it could
+// read, with the other counts Unknown, within a few statement timeouts. Without the workers' rows it returns an error.
 func (o *Ops) Overview(ctx context.Context) (Overview, error) {
+	caller := ctx
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
 	var out Overview
@@ -73,17 +80,17 @@ func (o *Ops) Overview(ctx context.Context) (Overview, error) {
 		return fail(err)
 	}
 	out.At = now
-	handlers, workers, err := o.handlers(ctx)
+	known, err := o.declared(ctx)
 	if err != nil {
 		return fail(err)
 	}
-	for _, w := range workers {
+	for _, w := range known.workers {
 		if w.Alive {
 			out.WorkersAlive++
 		}
 	}
-	out.Reasons = reasonsOf(workers)
-	consumers, err := o.reportedConsumers(ctx, workers)
+	out.Reasons = reasonsOf(known.workers)
+	consumers, err := o.reportedConsumers(ctx, known.workers)
 	if err != nil {
 		return fail(err)
 	}
@@ -93,27 +100,71 @@ func (o *Ops) Overview(ctx context.Context) (Overview, error) {
 	if out.Inbox, err = o.store.InboxName(ctx, o.pool(ctx)); err != nil {
 		return fail(err)
 	}
-	var ended map[string]Ended
-	if o.opts.Live != nil {
-		out.EndedSince, ended = o.opts.Live.Ended()
+	var missing []string
+	late := func(what string, err error) bool { // notes what is missing
+		is := caller.Err() == nil && (store.TimedOut(err) || store.IsBusy(err))
+		if is {
+			missing = append(missing, what)
+		}
+		return is
 	}
-	for some := range slices.Chunk(handlers, keysAtOnce) {
-		of, err := o.overviewsOf(ctx, some, out.At)
+	counted, err := o.openStatuses(ctx, known, now)
+	if out.Handlers = counted; err != nil && !late("the open statuses", err) {
+		return fail(err)
+	}
+	if o.opts.Live != nil {
+		var ended map[string]Ended
+		out.EndedSince, ended = o.opts.Live.Ended()
+		for i := range out.Handlers {
+			out.Handlers[i].Ended = ended[out.Handlers[i].HandlerKey]
+		}
+	}
+	for _, c := range []struct {
+		of    *Count
+		what  string
+		count func(ctx context.Context, pool gorm.ConnPool, limit int64) (int64, error)
+	}{{&out.Rejected, "the rejected messages", o.store.CountRejected}, {&out.Gaps, "the gaps", o.store.CountGaps}} {
+		if *c.of, err = o.capped(ctx, lookLimit, c.count); err != nil && !late(c.what, err) {
+			return fail(err)
+		}
+		c.of.Unknown = err != nil
+	}
+	if len(missing) > 0 {
+		d, err := dialects.Of(o.db)
 		if err != nil {
 			return fail(err)
 		}
-		out.Handlers = append(out.Handlers, of...)
-	}
-	for i := range out.Handlers {
-		out.Handlers[i].Ended = ended[out.Handlers[i].HandlerKey]
-	}
-	if out.Rejected, err = o.capped(ctx, lookLimit, o.store.CountRejected); err != nil {
-		return fail(err)
-	}
-	if out.Gaps, err = o.capped(ctx, lookLimit, o.store.CountGaps); err != nil {
-		return fail(err)
+		out.Incomplete = "the database did not count " + strings.Join(missing, ", ") + " in time: " + d.Waits
 	}
 	return out, nil
+}
+
+// openStatuses returns the overviews of all handlers. With an error the counts that it has not read are unknown, and
+// handlers that neither workers list nor operators have paused may be missing.
+func (o *Ops) openStatuses(ctx context.Context, known declared, now time.Time) (all []HandlerOverview, err error) {
+	open, err := o.allOpenKeys(ctx)
+	for some := range slices.Chunk(known.handlers(open), keysAtOnce) {
+		var of []HandlerOverview
+		if err == nil { // after a timeout the next statement would time out, too
+			of, err = o.overviewsOf(ctx, some, now)
+		}
+		if err != nil {
+			of = unknownOverviews(some)
+		}
+		all = append(all, of...)
+	}
+	return all, err
+}
+
+func unknownOverviews(handlers []Handler) []HandlerOverview {
+	all := make([]HandlerOverview, len(handlers))
+	for i, h := range handlers {
+		unknown := Count{Unknown: true}
+		all[i] = overviewOf(h, store.OpenCounts{}, time.Time{})
+		all[i].Pending, all[i].Due, all[i].Waiting = unknown, unknown, unknown
+		all[i].Processing, all[i].Poisoned = unknown, unknown
+	}
+	return all
 }
 
 // keysAtOnce is how many handler keys are counted by one statement, which has a deadline.
@@ -208,8 +259,8 @@ func (o *Ops) judgeLanes(ctx context.Context, out HandlerOverview, due int64, no
 	b := backlogs[0]
 	behind := max(0, int64(b.Waiting)-min(out.Waiting.N, maxLaneChecks))
 	unjudged := due > int64(b.Due)+behind
-	out.Due = Count{int64(b.Due), out.Due.Capped || unjudged}
-	out.Waiting = Count{min(out.Waiting.N+behind, lookLimit), out.Waiting.Capped || unjudged}
+	out.Due = Count{N: int64(b.Due), Capped: out.Due.Capped || unjudged}
+	out.Waiting = Count{N: min(out.Waiting.N+behind, lookLimit), Capped: out.Waiting.Capped || unjudged}
 	if out.OldestDueAge = 0; b.Due > 0 {
 		out.OldestDueAge = now.Sub(b.OldestDue)
 	}

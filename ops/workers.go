@@ -206,20 +206,37 @@ func (o processes) Handlers(ctx context.Context) ([]Handler, error) {
 }
 
 func (o processes) handlers(ctx context.Context) ([]Handler, []Worker, error) {
-	workers, err := o.Workers(ctx)
+	known, err := o.declared(ctx)
 	if err != nil {
 		return nil, nil, err
-	}
-	paused, err := o.store.PausedKeys(ctx, o.pool(ctx), maxListed, false)
-	if err != nil {
-		return nil, nil, fmt.Errorf("list paused handlers: %w", err)
 	}
 	open, err := o.allOpenKeys(ctx)
 	if err != nil {
 		return nil, nil, fmt.Errorf("list handlers with open statuses: %w", err)
 	}
+	return known.handlers(open), known.workers, nil
+}
+
+// declared is what is known of handlers without reading statuses.
+type declared struct {
+	workers []Worker
+	paused  []string
+}
+
+func (o processes) declared(ctx context.Context) (known declared, err error) {
+	if known.workers, err = o.Workers(ctx); err != nil {
+		return known, err
+	}
+	if known.paused, err = o.store.PausedKeys(ctx, o.pool(ctx), maxListed, false); err != nil {
+		return known, fmt.Errorf("list paused handlers: %w", err)
+	}
+	return known, nil
+}
+
+// handlers returns the handler keys that are known and those that have open statuses, sorted by key.
+func (known declared) handlers(open []string) (handlers []Handler) {
 	listing := map[string]int{}
-	for _, w := range workers {
+	for _, w := range known.workers {
 		if !w.Alive {
 			continue
 		}
@@ -227,15 +244,14 @@ func (o processes) handlers(ctx context.Context) ([]Handler, []Worker, error) {
 			listing[key]++
 		}
 	}
-	var handlers []Handler
-	reasons := reasonsOf(workers)
-	for _, key := range distinct(slices.Concat(slices.Collect(maps.Keys(listing)), paused, open)) {
+	reasons := reasonsOf(known.workers)
+	for _, key := range distinct(slices.Concat(slices.Collect(maps.Keys(listing)), known.paused, open)) {
 		h := Handler{HandlerKey: key, Registered: listing[key] > 0, Workers: listing[key],
-			Paused: slices.Contains(paused, key), StoredOnly: listing[key] == 0 && slices.Contains(open, key)}
+			Paused: slices.Contains(known.paused, key), StoredOnly: listing[key] == 0 && slices.Contains(open, key)}
 		h.Obstacle = h.obstacle(reasons)
 		handlers = append(handlers, h)
 	}
-	return handlers, workers, nil
+	return handlers
 }
 
 // Leases lists the leases of processor, cleanup and publishing copies, at most 1,000, sorted by name.

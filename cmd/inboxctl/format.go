@@ -28,7 +28,8 @@ removed within a major version.
   times      RFC 3339 in UTC, such as "2026-01-02T03:04:05.678Z"; null for none
   durations  seconds, such as 192.5
   counts     numbers; where counting stopped early, a member such as
-             "poisoned_capped": true says that there may be more
+             "poisoned_capped": true says that there may be more; null if the
+             database did not count in time
   bytes      {"text": "…"} if they are valid UTF-8, else {"base64": "…"}; null
              for none; {"hidden": true, "size": 123} for a payload without
              --show-payload
@@ -128,6 +129,9 @@ func plain(v reflect.Value) any {
 		}
 		return map[text]any{"base64": base64.StdEncoding.EncodeToString(value)}
 	case ops.Count:
+		if value.Unknown {
+			return nil
+		}
 		return value.N
 	}
 	switch v.Kind() {

@@ -56,6 +56,12 @@ func TestTablesForPeople(t *testing.T) {
 	}
 	for name, write := range map[string]func(out *bytes.Buffer){
 		"status":       func(out *bytes.Buffer) { writeOverview(out, overview) },
+		"status-unknown": func(out *bytes.Buffer) {
+			unknown := ops.Count{Unknown: true}
+			writeOverview(out, ops.Overview{Inbox: "orders", At: now, WorkersAlive: 1, Gaps: unknown, Reasons: []ops.HealthReason{
+				{State: "degraded", Detail: "the backlog cannot be read"}}, Handlers: []ops.HandlerOverview{{HandlerKey: "orders.mail",
+				Registered: true, Pending: unknown, Due: unknown, Waiting: unknown, Processing: unknown, Poisoned: unknown}}})
+		},
 		"status-empty": func(out *bytes.Buffer) { writeOverview(out, ops.Overview{At: now}) },
 		"list": func(out *bytes.Buffer) {
 			writeStatuses(out, []ops.Status{poisoned, evilStatus, waiting, retrying}, now, false)

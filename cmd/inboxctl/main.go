@@ -68,7 +68,7 @@ const exitCodesHelp = `inboxctl ends with one of these codes:
      not halted there, not halted by one record, not confirmed, another worker is
      cleaning up, or cleanup waits for a partition that was never read to its end
   5  partly done: some of several are done, or it was interrupted; inboxctl prints
-     what was done, and that is kept
+     what was done, and that is kept; or "status" could not count everything
 
 With several statuses in one command: 0 if all are done, 5 if some are, else the
 code that all errors have in common, or 1.`

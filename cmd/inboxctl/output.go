@@ -203,6 +203,9 @@ func instant(t time.Time) string {
 }
 
 func count(c ops.Count) string {
+	if c.Unknown {
+		return "?"
+	}
 	if c.Capped {
 		return number(c.N) + "+"
 	}

@@ -362,14 +362,20 @@ func watchable(a *app, cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// watch repeats a command until its context ends, which is no error, or until it fails.
+// watch repeats a command until its context ends, which is no error, or until it fails. A result with gaps is no
+// failure: the next one may have none.
 func (a *app) watch(cmd *cobra.Command, every time.Duration, once func() error) error {
 	ticks := time.NewTicker(every)
 	defer ticks.Stop()
 	ctx := cmd.Context()
 	for first := true; ; first = false {
 		a.beginResult(first)
-		if err := once(); err != nil && ctx.Err() == nil {
+		err := once()
+		switch {
+		case err == nil || ctx.Err() != nil:
+		case exitCode(err) == exitPartly:
+			a.say("inboxctl: %s", errorLine(err))
+		default:
 			return err
 		}
 		select {

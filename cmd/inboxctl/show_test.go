@@ -9,9 +9,11 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/ops"
 )
@@ -233,5 +235,24 @@ func TestAuditIsExportedInFull(t *testing.T) {
 			{"--export", "csv", "-o", "json"}} {
 			require.Equal(t, exitMisuse, r.run(append([]string{"audit"}, args...)...).code)
 		}
+	})
+}
+
+// The workers' rows are in another table than the one that is locked.
+func TestStatusOfALockedTableShowsHealthAndQuestionMarks(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRig(t, d)
+		require.NoError(t, inboxtest.Store(t, d.DB).Heartbeat(t.Context(), store.Worker{ID: workerID, HandlerKeys: []string{fine},
+			Health: `[{"code":"database","state":"degraded","detail":"the backlog cannot be read"}]`}, time.Now()))
+		require.NoError(t, d.DB.Transaction(func(tx *gorm.DB) error {
+			inboxtest.Exec(t, tx, "LOCK TABLE inbox_handler_statuses IN ACCESS EXCLUSIVE MODE")
+			out := r.run("status", "--timeout", "1s")
+			require.Equal(t, exitPartly, out.code, out.errOut)
+			require.Regexp(t, `(?s)workers alive  1\ndegraded +the backlog cannot be read\n.*`+fine+` +\? +\? +\? +\? +\? +\?`, out.out)
+			require.Contains(t, out.errOut, "the database did not count the open statuses in time: look in pg_stat_activity")
+			require.Nil(t, r.run("status", "--timeout", "1s", "-o", "json").object()["handlers"].([]any)[0].(map[string]any)["poisoned"])
+			require.Contains(t, r.done("workers").out, "the backlog cannot be read")
+			return nil
+		}))
 	})
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -28,11 +29,25 @@ last heartbeats, such as a halted partition. A note says why a handler's statuse
 not run: it is paused, no living worker lists it, its circuit breaker is open, or
 one of its calls does not return.
 
+If a table is locked or slow, a "?" stands for what the database did not count in
+time. inboxctl then says where to look for the cause, and ends with code 5.
+
 JSON: ops.Overview.`,
 		Example: `  inboxctl status
   inboxctl status --watch 5s
   inboxctl status -o json | jq -r '.handlers[] | select(.poisoned > 0) | .handler_key'`,
-		Args: noArgs, RunE: view(a, (*ops.Ops).Overview, writeOverview),
+		Args: noArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
+				v, err := o.Overview(ctx)
+				if err != nil {
+					return err
+				}
+				if err := a.print(v, func() { writeOverview(a.out, v) }); err != nil || v.Incomplete == "" {
+					return err
+				}
+				return &codedError{exitPartly, errors.New(v.Incomplete)}
+			})
+		},
 	}
 }
 
@@ -52,7 +67,10 @@ func writeOverview(w io.Writer, v ops.Overview) {
 	poisoned := false
 	for _, h := range v.Handlers {
 		oldest := ""
-		if h.Due.N > 0 {
+		switch {
+		case h.Due.Unknown:
+			oldest = count(h.Due)
+		case h.Due.N > 0:
 			oldest = age(h.OldestDueAge)
 		}
 		t.add(h.HandlerKey, count(h.Pending), count(h.Due), oldest, count(h.Waiting), count(h.Processing), count(h.Poisoned),

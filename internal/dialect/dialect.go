@@ -20,6 +20,8 @@ type Dialect struct {
 	Title string
 	// Classify says what an error means. It reports false for an error that is not the database's.
 	Classify func(error) (Class, bool)
+	// Waits says where people find what a statement that takes too long waits for.
+	Waits string
 	// SingleWriter reports whether one open transaction that has written keeps all others from writing,
 	// but none from reading. A silent worker may then be one that waits to write.
 	SingleWriter bool

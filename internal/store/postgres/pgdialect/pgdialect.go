@@ -20,6 +20,7 @@ var Dialect = &dialect.Dialect{
 	Name:           "postgres",
 	Title:          "PostgreSQL",
 	Classify:       classify,
+	Waits:          "look in pg_stat_activity for old transactions, and by pg_blocking_pids(pid) for who blocks whom",
 	Migrations:     migrations,
 	BeginMigration: beginMigration,
 	CreateSchema:   createSchema,

@@ -20,6 +20,7 @@ var Dialect = &dialect.Dialect{
 	Title:              "SQLite",
 	Name:               "sqlite",
 	Classify:           classify,
+	Waits:              "look for a process that keeps a transaction on the file open",
 	SingleWriter:       true,
 	Isolations:         []sql.IsolationLevel{sql.LevelSerializable},
 	Stated:             sql.LevelDefault,
