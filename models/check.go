@@ -50,10 +50,16 @@ func CheckSchema(ctx context.Context, db *gorm.DB, naming Naming, inboxName stri
 	return pgxtx.Session(db, pgxtx.ByDeadline).Transaction(claim, &sql.TxOptions{Isolation: d.Stated})
 }
 
-// CheckTables is CheckSchema for callers that may use the tables of any inbox, as the markers of inline receivers may.
-// It only reads.
+// CheckTables is CheckSchema for callers that may use the tables of any inbox, as operators and the markers of inline
+// receivers may. It only reads. If there are no tables, the error also says in which database it looked, and names up
+// to ten inboxes that are there: a wrong schema or prefix is more likely than a new inbox.
 func CheckTables(ctx context.Context, db *gorm.DB, naming Naming) error {
-	_, _, err := checked(ctx, db, naming)
+	f, d, err := checked(ctx, db, naming)
+	if d != nil && f.version == 0 && errors.Is(err, ErrSchemaMissing) {
+		pool := db.Session(&gorm.Session{NewDB: true, Context: ctx}).Statement.ConnPool
+		return fmt.Errorf("%w (%s): %s Only for a new inbox: %s", ErrSchemaMissing, naming.describe(),
+			elsewhere(ctx, pool, d, naming), remedy)
+	}
 	return err
 }
 

@@ -91,7 +91,7 @@ func (a *app) cleanup(ctx context.Context, db *gorm.DB, retention time.Duration,
 	}
 	o, err := a.ops(db, cleaner.Clean)
 	if err == nil {
-		err = o.CheckSchema(ctx)
+		err = a.checkSchema(ctx, o)
 	}
 	if err != nil {
 		return err

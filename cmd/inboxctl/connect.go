@@ -99,13 +99,22 @@ func (a *app) with(ctx context.Context, work func(ctx context.Context, o *ops.Op
 	return a.withDatabase(ctx, false, func(ctx context.Context, db *gorm.DB) error {
 		o, err := a.ops(db, nil)
 		if err == nil {
-			err = o.CheckSchema(ctx)
+			err = a.checkSchema(ctx, o)
 		}
 		if err != nil {
 			return err
 		}
 		return work(ctx, o)
 	})
+}
+
+// checkSchema is o.CheckSchema. Its error also names the flags that choose another inbox.
+func (a *app) checkSchema(ctx context.Context, o *ops.Ops) error {
+	err := o.CheckSchema(ctx)
+	if errors.Is(err, models.ErrSchemaMissing) {
+		err = fmt.Errorf("%w. Choose the inbox with --schema and --prefix, the database with --dsn", err)
+	}
+	return err
 }
 
 // audited is like with, for work that is audited under an actor's name.

@@ -40,3 +40,15 @@ func TestSQLitePathMayContainAnyCharacter(t *testing.T) {
 		}
 	}
 }
+
+// TestWrongPrefixIsAnsweredWithTheInboxesThatAreThere: creating tables for it would make a second, empty inbox.
+func TestWrongPrefixIsAnsweredWithTheInboxesThatAreThere(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		for _, args := range [][]string{{"status"}, {"migrate", "status"}, {"cleanup", "--retention", "1h", "--yes"}} {
+			out := r.run(append(args, "--prefix", "in_")...)
+			require.Equal(t, exitFailed, out.code)
+			require.Regexp(t, `"in_"\): looked in .* It has other inboxes: .*table prefix "inbox_"\)\. Is one of these meant\? `+
+				`Only for a new inbox: .*\. Choose the inbox with --schema and --prefix, the database with --dsn`, out.errOut)
+		}
+	})
+}

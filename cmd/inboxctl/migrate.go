@@ -107,7 +107,7 @@ func (a *app) schemaState(ctx context.Context, db *gorm.DB) (schemaReport, error
 		return schemaReport{}, err
 	}
 	report := schemaReport{State: "current", Needed: needed}
-	switch err := o.CheckSchema(ctx); {
+	switch err := a.checkSchema(ctx, o); {
 	case errors.Is(err, models.ErrSchemaMissing):
 		report.State, report.Detail = "missing", err.Error()
 	case errors.Is(err, models.ErrSchemaOld):

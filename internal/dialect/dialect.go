@@ -37,6 +37,12 @@ type Dialect struct {
 	// path than that in which a new one would be. It cannot fail: that might abort the caller's
 	// transaction.
 	ColumnsSQL func(tables map[string]string, schema string) string
+	// PlaceSQL returns, for people, which database this is, and the schemas in which tables are found without
+	// naming one; "" where there are no schemas.
+	PlaceSQL string
+	// InboxesSQL lists up to limit inboxes of the database: schema, prefix, and whether their names may be read.
+	// It cannot fail for lack of rights.
+	InboxesSQL func(limit int) string
 	// Identity is the type of a column whose values the database assigns; "" where it assigns none to a
 	// column that is not the primary key.
 	Identity string

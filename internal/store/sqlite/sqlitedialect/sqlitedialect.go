@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"embed"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -27,6 +28,8 @@ var Dialect = &dialect.Dialect{
 	Migrations:         migrations,
 	BeginMigration:     beginMigration,
 	ColumnsSQL:         columnsSQL,
+	PlaceSQL:           placeSQL,
+	InboxesSQL:         inboxesSQL,
 	RolledBack:         rolledBack,
 	CommitsByStatement: true,
 	Syntax: &txcontrol.Syntax{
@@ -74,4 +77,17 @@ func columnsSQL(tables map[string]string, _ string) string {
 	return `SELECT t.column1, c.name, false FROM (VALUES ` + strings.Join(list, ", ") + `) AS t
 		JOIN sqlite_master m ON m.type IN ('table', 'view') AND m.name = t.column2 COLLATE NOCASE
 		JOIN pragma_table_info(m.name) c`
+}
+
+const placeSQL = `SELECT CASE file WHEN '' THEN 'a database in memory' ELSE 'file ' || file END, ''
+	FROM pragma_database_list WHERE name = 'main'`
+
+// inboxesSQL reads the schema's table, which has no index.
+func inboxesSQL(limit int) string {
+	return fmt.Sprintf(`SELECT '', substr(s.name, 1, length(s.name) - length('handler_statuses')), true
+		FROM sqlite_master s
+		JOIN sqlite_master m ON m.type = 'table' AND m.name = substr(s.name, 1, length(s.name) - length('handler_statuses')) || 'meta'
+		WHERE s.type = 'table' AND s.name LIKE '%%handler\_statuses' ESCAPE '\'
+			AND (SELECT count(*) FROM pragma_table_info(m.name) WHERE name IN ('key', 'value')) = 2
+		ORDER BY 2 LIMIT %d`, limit)
 }
