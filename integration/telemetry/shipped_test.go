@@ -19,6 +19,7 @@ import (
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
+	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
@@ -78,7 +79,10 @@ func exported(t *testing.T) map[string][]string {
 var (
 	seriesName  = regexp.MustCompile(`\b(?:inbox|messaging)_[a-z0-9_]+`)
 	labelsOf    = regexp.MustCompile(`by \(([^)]*)\)`)
+	reasonLabel = regexp.MustCompile(`inbox_health_reason="([^"]*)"`)
 	legendLabel = regexp.MustCompile(`\{\{\s*(?:\$labels\.)?([a-z_]+)\s*\}\}`)
+
+	inboxctlCommand = regexp.MustCompile(`inboxctl [a-z]+(-[a-z]+)*`)
 )
 
 // labels returns the names of all labels, sorted. They are needed because some match seriesName, too.
@@ -158,6 +162,8 @@ func TestDashboardAndAlertsUseExistingMetrics(t *testing.T) {
 		}
 	}
 
+	reference, err := os.ReadFile("../../docs/inboxctl.md")
+	require.NoError(t, err)
 	text, err = os.ReadFile("../../docs/prometheus/alerts.yaml")
 	require.NoError(t, err)
 	var rules struct {
@@ -182,6 +188,12 @@ func TestDashboardAndAlertsUseExistingMetrics(t *testing.T) {
 		}
 		checkExpression(t, series, rule.Alert, rule.Expr)
 		checkLegend(t, series, rule.Alert, rule.Annotations["summary"])
+		for _, of := range reasonLabel.FindAllStringSubmatch(rule.Expr, -1) {
+			require.Contains(t, health.Codes(), of[1], rule.Alert)
+		}
+		for _, command := range inboxctlCommand.FindAllString(rule.Annotations["description"], -1) {
+			require.Contains(t, string(reference), "\n## "+command+"\n", rule.Alert)
+		}
 	}
 	require.GreaterOrEqual(t, len(rules.Groups[0].Rules), 6)
 }
