@@ -6,6 +6,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"net/http"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -169,12 +171,13 @@ func (n *normaliser) word() {
 
 // codeWords are the words before a code, in lower case, with the code's largest length. IDs are longer, or stand after
 // other words.
-var codeWords = map[string]int{"status": 3, "http": 3, "code": 4, "error": 4, "errno": 4, sqlState: 5}
+var codeWords = map[string]int{"status": 3, "http": 3, "smtp": 3, "code": 4, "error": 4, "errno": 4, sqlState: 5}
 
 const sqlState = "sqlstate" // its codes have letters, too
 
 // codeEnd returns the end of a code that distinguishes causes, by the word before it ("status 404", "StatusCode: 503",
-// "exit status 1", "SQLSTATE 42P01", "Error 1062"), or by the status text after it ("502 Bad Gateway").
+// "exit status 1", "SQLSTATE 42P01", "Error 1062"), or by the status text after it ("502 Bad Gateway"), and of a reply
+// of SMTP.
 func codeEnd(text string, i int) int {
 	end := span(text, i, isAlnum)
 	if end-i > codeWords[sqlState] || !strings.ContainsAny(text[i:end], digits) {
@@ -183,6 +186,9 @@ func codeEnd(text string, i int) int {
 	if code, err := strconv.Atoi(text[i:end]); err == nil && http.StatusText(code) != "" &&
 		strings.HasPrefix(text[end:], " "+http.StatusText(code)) {
 		return end
+	}
+	if reply := replyEnd(text, i, end); reply > 0 {
+		return reply
 	}
 	if end+1 < len(text) && strings.IndexByte("-.,:/+", text[end]) >= 0 && isAlnum(text[end+1]) {
 		return 0 // a date, an address or another longer number
@@ -204,6 +210,28 @@ func codeEnd(text string, i int) int {
 	}
 	return end
 }
+
+// replies are the codes by which SMTP servers refuse. They are few, so that numbers that are not replies make few groups.
+var replies = []string{"421", "432", "450", "451", "452", "454", "455", "500", "501", "502", "503", "504", "521", "523",
+	"530", "534", "535", "538", "550", "551", "552", "553", "554", "555", "556"}
+
+// replyEnd returns the end of a reply of SMTP between i and end: by the status that follows it ("421 4.7.0"), which
+// belongs to it, or at the beginning of the text or after a colon, before a word ("mail: 421 try again").
+func replyEnd(text string, i, end int) int {
+	if !slices.Contains(replies, text[i:end]) || end+1 >= len(text) || text[end] != ' ' && text[end] != '-' {
+		return 0
+	}
+	if status := enhancedStatus.FindString(text[end+1 : min(len(text), end+12)]); status != "" {
+		return end + 1 + len(strings.TrimRight(status, " "))
+	}
+	if (i == 0 || strings.HasSuffix(text[:i], ": ")) && isLetter(text[end+1]) {
+		return end
+	}
+	return 0
+}
+
+// enhancedStatus is only matched after a reply's code.
+var enhancedStatus = regexp.MustCompile(`^[245]\.[0-9]{1,3}\.[0-9]{1,3} `)
 
 // uuidEnd: 8-4-4-4-12 hexadecimal digits.
 func uuidEnd(text string, i int) int {

@@ -19,6 +19,11 @@ func TestNormalisedErrorsOfOneKindAreTheSame(t *testing.T) {
 		"order# is bad": {"order1 is bad", "order99 is bad"},
 		"duplicate key \"#\" (SQLSTATE 23505)": {`duplicate key "orders_pkey" (SQLSTATE 23505)`,
 			`duplicate key "a \" b" (SQLSTATE 23505)`, `duplicate key "" (SQLSTATE 23505)`},
+		"mail: 421 4.7.0 try again":  {"mail: 421 4.7.0 try again"},
+		"421-4.7.0 try again":        {"421-4.7.0 try again"},
+		"SMTP 421: busy":             {"SMTP 421: busy"},
+		"550 no such user":           {"550 no such user"},
+		"order: # items are missing": {"order: 401 items are missing", "order: 17 items are missing"},
 		"status # is not one": {"status 4711 is not one", "status 404.5 is not one",
 			"status 2026-01-02 is not one"},
 		"handler panicked: no order # in main.(*Mail).Handle": {"handler panicked: no order 1\n\nmain.(*Mail).Handle\n\t/a/mail.go:12\nmain.f\n\t/a/f.go:1\n", "handler panicked: no order 2\n\nmain.(*Mail).Handle\n\t/b/mail.go:13\nmain.g\n\t/b/g.go:1\n"},
@@ -69,6 +74,7 @@ func TestErrorsOfOtherKindsStayDistinct(t *testing.T) {
 		"status 404", "status 500", "status 503", "unexpected status code: 404", "unexpected status code: 503",
 		"HTTP 404 from shop", "HTTP 503 from shop", "shop: 404 Not Found", "shop: 502 Bad Gateway",
 		"ERROR: no (SQLSTATE 23505)", "ERROR: no (SQLSTATE 42P01)", "Error 1062 (23000): no", "Error 1213 (40001): no",
+		"mail: 421 too many connections", "mail: 450 too many connections", "550 5.1.1 refused", "550 5.7.1 refused",
 		"exit status 1", "exit status 2", "rpc error: code = 5", "rpc error: code = 14",
 		"handler panicked: boom\n\nmain.a\n\t/a.go:1\n", "handler panicked: boom\n\nmain.b\n\t/a.go:2\n"} {
 		name := Of("h", text)
@@ -98,13 +104,14 @@ func FuzzNormalise(f *testing.F) {
 		normalised := Normalise(text)
 		require.True(t, utf8.ValidString(normalised))
 		require.LessOrEqual(t, utf8.RuneCountInString(normalised), normalisedRunes)
-		if !regexp.MustCompile(`(?i)status|http|code|error|errno|sqlstate|panicked|[1-5][0-9][0-9] `).MatchString(text) {
+		if !regexp.MustCompile(`(?i)status|http|smtp|code|error|errno|sqlstate|panicked|[1-5][0-9][0-9][ -]`).MatchString(text) {
 			require.NotRegexp(t, `[0-9]`, normalised, "only codes stay")
 		}
 		require.NotRegexp(t, `^ |  |[\t\n\r]`, normalised)
 		// Other numbers of as many digits where plain numbers are.
 		random := rand.New(rand.NewSource(seed))
-		if !strings.ContainsAny(text, "abcdeghoprstuABCDEFGHOPRSTUfxX") { // no hexadecimal, no word before a code
+		// no hexadecimal, no word before a code, no reply of SMTP
+		if !strings.ContainsAny(text, "abcdeghoprstuABCDEFGHOPRSTUfxX") && !regexp.MustCompile(`[0-9]{3}[ -]`).MatchString(text) {
 			other := strings.Map(func(r rune) rune {
 				if r >= '0' && r <= '9' {
 					return '0' + rune(random.Intn(10))
