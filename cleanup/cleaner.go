@@ -160,13 +160,6 @@ func (c *Cleaner) release(ctx context.Context, owner *lease.Lease) {
 	}
 }
 
-// byTable returns the counts of a run by table, as the metrics show them.
-func byTable(d handler.Deleted) []telemetry.Deletions {
-	return []telemetry.Deletions{{Table: "messages", Rows: d.Messages}, {Table: "statuses", Rows: d.Statuses},
-		{Table: "markers", Rows: d.Markers}, {Table: "audit", Rows: d.Audit}, {Table: "rejected", Rows: d.Rejected},
-		{Table: "workers", Rows: d.Workers}, {Table: "leases", Rows: d.Leases}}
-}
-
 func fieldsOf(d handler.Deleted) []zap.Field {
 	return []zap.Field{zap.Int64(telemetry.FieldMessages, d.Messages), zap.Int64(telemetry.FieldStatuses, d.Statuses),
 		zap.Int64(telemetry.FieldUnarchived, d.Unarchived), zap.Int64(telemetry.FieldMarkers, d.Markers),
@@ -210,7 +203,7 @@ func (c *Cleaner) runOnce(ctx context.Context) (*run, error) {
 	}
 	defer c.release(ctx, r.owner)
 	began, failed := time.Now(), true // true if it panics
-	defer func() { c.cfg.Instruments.Cleaned(ctx, time.Since(began), failed, byTable(r.deleted)...) }()
+	defer func() { c.cfg.Instruments.Cleaned(ctx, time.Since(began), failed, r.deleted) }()
 	if err := r.begin(ctx); err != nil {
 		return r, fmt.Errorf("cleanup: %w", err)
 	}

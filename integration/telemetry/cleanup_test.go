@@ -24,6 +24,9 @@ func TestCleanupRunsAreMeasuredAndDeletionsCounted(t *testing.T) {
 			o.Cleanup.Retention = time.Hour
 		}),
 			inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing), inboxtest.Do("b", inboxtest.Nothing)))
+		require.Equal(t, map[string]float64{"messages": 0, "statuses": 0, "markers": 0, "audit": 0, "rejected": 0,
+			"workers": 0, "leases": 0}, by(m.collect(t)["inbox.cleanup.deleted"], "inbox.cleanup.table"),
+			"from the start, so that the first run is an increase")
 		inboxtest.Accept(t, ib, "1", "2")
 		inboxtest.Process(t, ib)
 		clock.Advance(2 * time.Hour)

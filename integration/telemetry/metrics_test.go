@@ -101,6 +101,7 @@ func TestMetricsHaveNoAttributesFromMessages(t *testing.T) {
 			"inbox.name": {"test"}, "inbox.channel": {"c", "quiet"}, "inbox.handler.key": {"mail", "stock", "idle"},
 			"inbox.outcome": {"completed", "failed", "poisoned", "snoozed"}, "error.type": {"_OTHER", "panic"},
 			"messaging.system": {"inbox"}, "messaging.operation.name": {"process"},
+			"inbox.cleanup.table": {"messages", "statuses", "markers", "audit", "rejected", "workers", "leases"},
 		}
 		for name, points := range m.collect(t) {
 			for _, p := range points {

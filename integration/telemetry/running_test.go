@@ -111,7 +111,7 @@ func TestHangingCallIsVisibleUntilItReturns(t *testing.T) {
 					require.Equal(t, inbox.HealthDegraded, r.State)
 					require.Equal(t, "h", r.HandlerKey)
 					require.Len(t, r.MessageIDs, 1)
-					for _, part := range []string{r.MessageIDs[0], "for 5m0s", worker.ID, "HandlerTimeout"} {
+					for _, part := range []string{r.MessageIDs[0], "for 5m", worker.ID, "HandlerTimeout"} {
 						require.Contains(t, r.Detail, part)
 					}
 					require.ErrorContains(t, ib.Health().Degraded(), r.MessageIDs[0])

@@ -80,6 +80,8 @@ func New(cfg Config) (*Instruments, error) {
 	if err := errors.Join(problems[:]...); err != nil {
 		return nil, err
 	}
+	// A counter has no series before it is added to, and the first deletions would not count as an increase.
+	i.countDeleted(context.Background(), handler.Deleted{})
 	return i, i.observeCounters()
 }
 
@@ -213,14 +215,14 @@ func (i *Instruments) Ran(ctx context.Context, handlerKey, transport, outcome, e
 	i.run.Record(ctx, took.Seconds(), options...)
 }
 
-// Deletions is how many rows of a table a run of cleanup deleted.
-type Deletions struct {
-	Table string
-	Rows  int64
+// deletions are the rows that a run of cleanup deleted, by table.
+func deletions(d handler.Deleted) map[string]int64 {
+	return map[string]int64{"messages": d.Messages, "statuses": d.Statuses, "markers": d.Markers, "audit": d.Audit,
+		"rejected": d.Rejected, "workers": d.Workers, "leases": d.Leases}
 }
 
 // Cleaned measures one run of cleanup that had the lease.
-func (i *Instruments) Cleaned(ctx context.Context, took time.Duration, failed bool, deleted ...Deletions) {
+func (i *Instruments) Cleaned(ctx context.Context, took time.Duration, failed bool, deleted handler.Deleted) {
 	if i == nil {
 		return
 	}
@@ -229,8 +231,12 @@ func (i *Instruments) Cleaned(ctx context.Context, took time.Duration, failed bo
 		of = append(of, attrErrorType.String(Other))
 	}
 	i.cleanup.Record(ctx, took.Seconds(), i.record(of...)...)
-	for _, d := range deleted {
-		i.deleted.Add(ctx, d.Rows, metric.WithAttributeSet(i.attributes(attrTable.String(d.Table))))
+	i.countDeleted(ctx, deleted)
+}
+
+func (i *Instruments) countDeleted(ctx context.Context, deleted handler.Deleted) {
+	for table, rows := range deletions(deleted) {
+		i.deleted.Add(ctx, rows, metric.WithAttributeSet(i.attributes(attrTable.String(table))))
 	}
 }
 
