@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -131,8 +132,12 @@ func (h Health) Err() error {
 const namedPartitions = 20
 
 // Lag returns the sum of the lags of the assigned partitions, in offsets, and since when one of them has been above
-// zero without a break. The sum is -1 while the lag of a partition is unknown (contract 7.8).
+// zero without a break. The sum is -1 while the lag of a partition is unknown, and while a member without partitions is
+// not running: the group may have some for it (contract 7.8).
 func (h Health) Lag() (lag int64, since time.Time) {
+	if len(h.Partitions) == 0 && h.State != StateRunning {
+		return -1, time.Time{}
+	}
 	for _, p := range h.Partitions {
 		if p.Lag < 0 || lag < 0 {
 			lag = -1
@@ -196,8 +201,8 @@ type PartitionHealth struct {
 	ToldAt                              time.Time
 	// WatermarkErr is why the watermarks could not be asked for. It is nil if they could, or need not be.
 	WatermarkErr error
-	// Lag is HighWatermark - Accepted, in offsets. Control records and records of an open transaction count too.
-	// BehindSince is since when it has been above zero.
+	// Lag is HighWatermark - Accepted, in offsets, and -1 while unknown, as with a WatermarkErr. Control records and
+	// records of an open transaction count too. BehindSince is since when it has been above zero, as far as is known.
 	Lag         int64
 	BehindSince time.Time
 	// CaughtUp means that everything is accepted that was there when the partition was assigned (contract 6.5).
@@ -230,8 +235,12 @@ func (p PartitionHealth) Problem() error {
 	case p.Err != nil:
 		return fmt.Errorf("%s/%d: fetching fails since %s: %w", p.Topic, p.Partition, p.ErrSince.Format(time.RFC3339), p.Err)
 	case !p.StalledSince.IsZero():
-		return fmt.Errorf("%s/%d makes no progress since %s: it is at offset %d, %d behind, and %s",
-			p.Topic, p.Partition, p.StalledSince.Format(time.RFC3339), p.Accepted, p.Lag, p.State)
+		behind := "more than it knows"
+		if p.Lag >= 0 {
+			behind = strconv.FormatInt(p.Lag, 10)
+		}
+		return fmt.Errorf("%s/%d makes no progress since %s: it is at offset %d, %s behind, and %s",
+			p.Topic, p.Partition, p.StalledSince.Format(time.RFC3339), p.Accepted, behind, p.State)
 	}
 	return nil
 }
@@ -248,6 +257,9 @@ func (p *partition) health(full bool, timeout time.Duration, excused time.Time) 
 		CaughtUp:   p.answered && p.assignedWatermark >= 0 && p.accepted >= p.assignedWatermark,
 		AssignedAt: p.assignedAt, ProgressAt: p.progressAt, StalledSince: p.stalledSince(timeout, excused),
 		HaltedAt: p.haltedAt, Err: p.err, ErrSince: p.errSince,
+	}
+	if p.watermarkErr != nil { // the broker may have more by now
+		h.Lag = -1
 	}
 	switch {
 	case p.halted != nil:

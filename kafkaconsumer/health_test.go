@@ -260,6 +260,11 @@ func TestPartitionHealthHasStateAndTime(t *testing.T) {
 	require.Zero(t, h.Lag)
 	require.Zero(t, h.BehindSince)
 
+	p.watermarkUnknown(kafka.NotLeaderForPartition)
+	require.EqualValues(t, -1, now(p).Lag, "the broker cannot be asked, and may have more")
+	p.refreshed(21, -1)
+	require.Zero(t, now(p).Lag)
+
 	halted := tick()
 	p.halt(recordHalt(kafka.Unknown, true))
 	tick()
@@ -292,9 +297,11 @@ func TestLagIsTheSumOfPartitionsOrUnknown(t *testing.T) {
 	h.Partitions = append(h.Partitions, PartitionHealth{Lag: -1}, PartitionHealth{Lag: 7, BehindSince: late})
 	lag, _ = h.Lag()
 	require.EqualValues(t, -1, lag)
-	lag, since = Health{}.Lag()
+	lag, since = Health{State: StateRunning}.Lag()
 	require.Zero(t, lag)
 	require.Zero(t, since)
+	lag, _ = Health{State: StateJoining}.Lag()
+	require.EqualValues(t, -1, lag, "no member of the group")
 }
 
 // FuzzPartitionHealth checks that whatever happens to a partition in whatever order, its health is
@@ -315,7 +322,7 @@ func FuzzPartitionHealth(f *testing.F) {
 		for i := 0; i+1 < len(steps); i += 2 {
 			n := int64(steps[i+1])
 			h := p.health(false, timeout, time.Time{})
-			switch steps[i] % 9 {
+			switch steps[i] % 10 {
 			case 0:
 				if !begun {
 					p.begin(n, false)
@@ -341,6 +348,8 @@ func FuzzPartitionHealth(f *testing.F) {
 				clock.now = clock.now.Add(time.Duration(n) * time.Second)
 			case 8:
 				p.stale()
+			case 9:
+				p.watermarkUnknown(kafka.Unknown)
 			}
 			if n == 255 {
 				p.halt(recordHalt(kafka.Unknown, true))
@@ -348,14 +357,14 @@ func FuzzPartitionHealth(f *testing.F) {
 			h = p.health(false, timeout, time.Time{})
 			require.LessOrEqual(t, h.Committed, max(h.Accepted, -1))
 			require.LessOrEqual(t, h.Accepted, h.Next)
-			require.Equal(t, h.Lag > 0, !h.BehindSince.IsZero())
-			require.Equal(t, h.HighWatermark < 0 || h.Accepted < 0, h.Lag < 0)
+			require.Equal(t, h.HighWatermark < 0 || h.Accepted < 0 || h.WatermarkErr != nil, h.Lag < 0)
+			require.Equal(t, h.Lag > 0, !h.BehindSince.IsZero() && h.WatermarkErr == nil)
 			require.Equal(t, h.Halted != nil, h.State == partitionHalted)
 			require.Equal(t, h.Err != nil, !h.ErrSince.IsZero())
 			require.False(t, caughtUp && !h.CaughtUp, "it was caught up")
 			caughtUp = h.CaughtUp
 			if !h.StalledSince.IsZero() {
-				require.True(t, h.Halted == nil && h.Err == nil && h.Lag > 0)
+				require.True(t, h.Halted == nil && h.Err == nil && h.Lag != 0)
 				require.GreaterOrEqual(t, clock.now.Sub(h.StalledSince), timeout)
 				require.False(t, h.StalledSince.Before(h.ProgressAt))
 			}

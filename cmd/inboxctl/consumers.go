@@ -21,8 +21,9 @@ func newConsumers(a *app) *cobra.Command {
 		Use: "consumers", Short: "Kafka consumers with their partitions, lags and halts",
 		Long: `Lists the partitions of the Kafka consumers of all living workers, as of each
 worker's last heartbeat. POSITION is the next offset to accept: a halted partition
-is halted before it. A worker stores 100 partitions: the halted ones first, then
-those with a problem, then those with the largest lag.
+is halted before it. A "?" is unknown, such as the LAG while the broker does not
+answer. A worker stores 100 partitions: the halted ones first, then those with a
+problem, then those with the largest lag.
 
   halted     waits for "inboxctl resume-partition" or "inboxctl skip-record"
   failing    fetching fails, and is tried again
@@ -102,7 +103,7 @@ func writeConsumers(w io.Writer, consumers []ops.Consumer, halted, wide bool) {
 // known formats a number that is negative while it is unknown.
 func known(n int64) string {
 	if n < 0 {
-		return ""
+		return "?"
 	}
 	return number(n)
 }
