@@ -61,8 +61,8 @@ func TestWrongClockDegradesWorkerAndIsLoggedOnce(t *testing.T) {
 	for name, c := range map[string]struct {
 		by     time.Duration
 		detail string
-	}{"ahead": {2 * time.Hour, "2h0m0s ahead of the database's"},
-		"behind": {-2 * time.Hour, "2h0m0s behind the database's"}} {
+	}{"ahead": {2 * time.Hour, "2h ahead of the database's"},
+		"behind": {-2 * time.Hour, "2h behind the database's"}} {
 		t.Run(name, func(t *testing.T) {
 			inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 				log, logs := inboxtest.Observe()

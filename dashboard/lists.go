@@ -257,13 +257,13 @@ type paging struct {
 	Next    string // address of the next page; empty on the last
 	First   string // address of the first page; empty on the first
 	Partial bool
-	Looked  int
+	Scanned int
 	Shown   int
 }
 
 // Paging builds the links of a list. They keep the filters of the current address.
 func (v *view) Paging(next ops.Cursor, partial bool, looked, shown int) paging {
-	p := paging{Partial: partial, Looked: looked, Shown: shown}
+	p := paging{Partial: partial, Scanned: looked, Shown: shown}
 	query := v.q.ownQuery()
 	if query.Get("after") != "" {
 		query.Del("after")

@@ -171,7 +171,7 @@ func (b *backfill) run(ctx context.Context, bulk Bulk) (result BulkResult, err e
 		if err != nil {
 			return result, err
 		}
-		result.Looked += int64(looked)
+		result.Scanned += int64(looked)
 		for each := range slices.Chunk(found, bulk.ChunkSize) {
 			if bulk.Max > 0 {
 				left := bulk.Max - result.Done - result.Skipped

@@ -125,7 +125,7 @@ func TestBackfillAddsMissingStatuses(t *testing.T) {
 		result := now.backfill("bill", ops.Bulk{ChunkSize: 2, Progress: func(r ops.BulkResult) {
 			reported = append(reported, r.Done)
 		}})
-		require.Equal(t, ops.BulkResult{Done: 3, Looked: 6}, result)
+		require.Equal(t, ops.BulkResult{Done: 3, Scanned: 6}, result)
 		require.Equal(t, []int64{2, 3}, reported)
 		added := inboxtest.Status(t, now.Inbox, "a", "bill")
 		require.Equal(t, v.clock.Now().UTC(), added.CreatedAt.UTC(), "due now")

@@ -15,10 +15,10 @@ import (
 type Failures struct {
 	// Groups with the most statuses come first.
 	Groups []FailureGroup
-	// Looked is the number of statuses that were read. Capped means that there are more, so counts may be higher and
+	// Scanned is the number of statuses that were read. Capped means that there are more, so counts may be higher and
 	// groups may be missing.
-	Looked int
-	Capped bool
+	Scanned int
+	Capped  bool
 }
 
 // FailureGroup has the statuses of one handler whose errors are equal except for numbers, IDs, times, addresses and
@@ -206,7 +206,7 @@ func (g *grouping) round(ctx context.Context, o statusSearch, refs []store.Failu
 }
 
 func (g *grouping) result() Failures {
-	out := Failures{Looked: g.looked, Capped: g.capped}
+	out := Failures{Scanned: g.looked, Capped: g.capped}
 	for _, group := range g.groups {
 		if g.filter.takesText(group.Error) {
 			out.Groups = append(out.Groups, *group)

@@ -95,7 +95,7 @@ func TestGroupsAndListsAgree(t *testing.T) {
 			slices.Sort(listed)
 			slices.Sort(grouped)
 			require.Equal(t, listed, grouped)
-			require.Len(t, listed, failures.Looked)
+			require.Len(t, listed, failures.Scanned)
 		}
 		r.process()
 		agree()
@@ -179,7 +179,7 @@ func TestFewFailuresAreSeenAmongThousands(t *testing.T) {
 		failures, err := r.ops.Failures(t.Context(), ops.Filter{})
 		require.NoError(t, err)
 		require.True(t, failures.Capped)
-		require.LessOrEqual(t, failures.Looked, lookLimit)
+		require.LessOrEqual(t, failures.Scanned, lookLimit)
 		require.Len(t, failures.Groups, 3)
 		require.EqualValues(t, lookLimit-2, failures.Groups[0].Poisoned)
 		for _, g := range failures.Groups[1:] {
@@ -208,7 +208,7 @@ func TestRetriedStatusesDoNotHideThePoisonedOfTheirGroup(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, failures.Groups, 1)
 		require.Equal(t, [2]int64{1, 0}, [2]int64{failures.Groups[0].Poisoned, failures.Groups[0].Failing})
-		require.Equal(t, 1, failures.Looked)
+		require.Equal(t, 1, failures.Scanned)
 		require.False(t, failures.Capped)
 		for _, states := range [][]ops.State{nil, {ops.StatePoisoned}, {ops.StatePoisoned, ops.StateFailing}} {
 			filter := ops.Filter{Fingerprint: name, States: states}
@@ -314,7 +314,7 @@ func TestHandlersWithFewFailureGroupsLeaveRoomForOthers(t *testing.T) {
 		failures, err := r.ops.Failures(t.Context(), ops.Filter{})
 		require.NoError(t, err)
 		require.False(t, failures.Capped)
-		require.Equal(t, 455, failures.Looked)
+		require.Equal(t, 455, failures.Scanned)
 		require.Len(t, failures.Groups, 406)
 		require.Equal(t, "busy", failures.Groups[0].HandlerKey)
 		require.EqualValues(t, 50, failures.Groups[0].Poisoned)
@@ -341,7 +341,7 @@ func TestFailureGroupsBeyondTheLimitAreDividedAmongHandlers(t *testing.T) {
 		failures, err := r.ops.Failures(t.Context(), ops.Filter{})
 		require.NoError(t, err)
 		require.True(t, failures.Capped)
-		require.Equal(t, 1000, failures.Looked)
+		require.Equal(t, 1000, failures.Scanned)
 		of := map[string]map[string]bool{"few": {}, "many": {}, "alone": {}}
 		for _, g := range failures.Groups {
 			of[g.HandlerKey][g.Fingerprint] = true

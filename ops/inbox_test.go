@@ -112,7 +112,7 @@ func TestFailuresAreGroupedByFingerprint(t *testing.T) {
 		failures, err := r.ops.Failures(t.Context(), ops.Filter{})
 		require.NoError(t, err)
 		require.False(t, failures.Capped)
-		require.Equal(t, 5, failures.Looked)
+		require.Equal(t, 5, failures.Scanned)
 		require.Len(t, failures.Groups, 2)
 		mail, ship := failures.Groups[0], failures.Groups[1]
 		require.Equal(t, []any{"mail", `poison: order # "#" not found`, int64(3), int64(0), "3"},
@@ -271,12 +271,12 @@ func TestAuditReadsOnlyTheMatchingPeriod(t *testing.T) {
 		page, err := r.ops.Audit(t.Context(), ops.AuditFilter{From: now.Add(-3 * time.Hour), To: now}, "", 0)
 		require.NoError(t, err)
 		require.Len(t, page.Items, 3)
-		require.LessOrEqual(t, page.Looked, 6)
+		require.LessOrEqual(t, page.Scanned, 6)
 		page, err = r.ops.Audit(t.Context(), ops.AuditFilter{From: now.Add(-29 * time.Hour), To: now.Add(-27 * time.Hour)},
 			"", 0)
 		require.NoError(t, err)
 		require.Len(t, page.Items, 2)
-		require.LessOrEqual(t, page.Looked, 5)
+		require.LessOrEqual(t, page.Scanned, 5)
 		r.clock.Advance(-10 * time.Minute)
 		_, err = r.ops.Message(t.Context(), "bob", ops.MessageRef{ID: "1"})
 		require.NoError(t, err)

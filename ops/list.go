@@ -47,7 +47,7 @@ func (o statusSearch) List(ctx context.Context, filter Filter, after Cursor, lim
 	if err != nil {
 		return Page[Status]{}, fmt.Errorf("list statuses: %w", err)
 	}
-	page := Page[Status]{Items: make([]Status, 0, len(rows)), Next: next, Partial: out.partial, Looked: out.looked}
+	page := Page[Status]{Items: make([]Status, 0, len(rows)), Next: next, Partial: out.partial, Scanned: out.looked}
 	for _, r := range rows {
 		if f.takes(r.Status) { // still: it may have changed in between
 			page.Items = append(page.Items, r.Status)
@@ -150,8 +150,8 @@ type Page[T any] struct {
 	Next Cursor
 	// Partial is set when the scan stopped after about 10,000 rows, of which few matched. Continue with Next.
 	Partial bool
-	// Looked is how many rows were read.
-	Looked int
+	// Scanned is how many rows were read, matching or not.
+	Scanned int
 }
 
 // pageAs converts the items of a page.
@@ -160,7 +160,7 @@ func pageAs[A, B any](page Page[A], convert func(A) B) Page[B] {
 	for i, item := range page.Items {
 		items[i] = convert(item)
 	}
-	return Page[B]{Items: items, Next: page.Next, Partial: page.Partial, Looked: page.Looked}
+	return Page[B]{Items: items, Next: page.Next, Partial: page.Partial, Scanned: page.Scanned}
 }
 
 // part is the result of one statement of such a list: the items that match, how many items it read, and the last of
@@ -193,7 +193,7 @@ func pageOf[T any](ctx context.Context, list string, filter any, after Cursor, l
 		}
 	}
 	w, err := walk(ctx, at, limit, judged, read, placeAt, takes)
-	page.Items, page.Partial, page.Looked = w.items, w.partial, w.looked
+	page.Items, page.Partial, page.Scanned = w.items, w.partial, w.looked
 	if err != nil || w.next == nil {
 		return page, err
 	}

@@ -190,8 +190,8 @@ func TestSearchStopsAtABoundAndContinues(t *testing.T) {
 			page, err := r.ops.List(t.Context(), filter, "", 10)
 			require.NoError(t, err)
 			require.True(t, page.Partial, name)
-			require.LessOrEqual(t, page.Looked, lookLimit, name)
-			require.Greater(t, page.Looked, lookLimit*9/10, name)
+			require.LessOrEqual(t, page.Scanned, lookLimit, name)
+			require.Greater(t, page.Scanned, lookLimit*9/10, name)
 			require.Empty(t, page.Items, name)
 			require.NotEmpty(t, page.Next, name)
 			count, err := r.ops.Count(t.Context(), filter)
@@ -419,7 +419,7 @@ func TestSearchOverManyHandlersIsCompleteAndInOrder(t *testing.T) {
 			for cursor := ops.Cursor(""); ; pages++ {
 				page, err := o.List(t.Context(), ops.Filter{ErrorText: text, States: []ops.State{ops.StatePoisoned}}, cursor, 7)
 				require.NoError(t, err)
-				require.LessOrEqual(t, page.Looked, lookLimit)
+				require.LessOrEqual(t, page.Scanned, lookLimit)
 				for _, s := range page.Items {
 					listed = append(listed, s.HandlerKey+"/"+s.MessageID)
 				}

@@ -43,8 +43,8 @@ type BulkResult struct {
 	StillBad int64 `json:",omitempty"`
 	// Reasons are why rejected messages stay, the most frequent first, 20 at most.
 	Reasons []ReasonCount `json:",omitempty"`
-	// Looked is the number of rows that were read.
-	Looked int64
+	// Scanned is the number of rows that were read, matching or not.
+	Scanned int64
 	// More means that more than Bulk.Max match by now; these were not touched.
 	More bool
 }
@@ -188,7 +188,7 @@ func (o statusActions) actOnChunks(
 		}
 		result.Done += int64(done)
 		result.Skipped += int64(len(out.rows) - done)
-		result.Looked += int64(out.looked)
+		result.Scanned += int64(out.looked)
 		if bulk.Progress != nil {
 			bulk.Progress(result)
 		}

@@ -136,7 +136,7 @@ func (r *reAccepting) all(ctx context.Context, s *rejectedSearch, bulk Bulk) err
 					return err
 				}
 			}
-			r.result.Looked, r.result.Reasons = r.result.Looked+int64(found.looked), r.mostFrequent()
+			r.result.Scanned, r.result.Reasons = r.result.Scanned+int64(found.looked), r.mostFrequent()
 			if bulk.Progress != nil {
 				bulk.Progress(r.result)
 			}

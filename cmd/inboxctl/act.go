@@ -386,7 +386,9 @@ func (a *app) runBulk(ctx context.Context, o *ops.Ops, act bulkAction, bulk *bul
 		limit = 0
 	}
 	result, err := act.run(chunks, o, ops.Bulk{ChunkSize: bulk.chunk, Max: limit, Progress: func(r ops.BulkResult) {
-		a.say("%s %d of %s, skipped %d", act.done, r.Done, count(matched), r.Skipped)
+		if matched.Capped || r.Done+r.Skipped < matched.N { // the result says the same of the last chunk
+			a.say("%s %d of %s, skipped %d", act.done, r.Done, count(matched), r.Skipped)
+		}
 		if ctx.Err() != nil {
 			end()
 		}

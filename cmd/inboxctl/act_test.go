@@ -130,7 +130,7 @@ func TestActionOnAllMatchesCountsAndConfirmsFirst(t *testing.T) {
 		require.Zero(t, out.code, out.errOut)
 		require.Equal(t, "retried 3, skipped 0\n", out.out)
 		require.Contains(t, out.errOut, "retried 2 of 3, skipped 0\n")
-		require.Contains(t, out.errOut, "retried 3 of 3, skipped 0\n")
+		require.NotContains(t, out.errOut, "retried 3 of 3", "the result says it")
 		require.Len(t, r.audit(), counted+1+2+1, "the count, each chunk, and the end")
 		require.True(t, r.status("d").IsPoisoned)
 		require.False(t, r.status("a").IsPoisoned)

@@ -54,7 +54,7 @@ func TestPausedHandlersAreNotClaimedUntilResumed(t *testing.T) {
 		inboxtest.Process(t, r.ib)
 		require.Nil(t, r.status("a").CompletedAt)
 		r.done("resume", failing, "-o", "json")
-		require.Equal(t, "was not paused "+failing+"\n", r.done("resume", failing).out)
+		require.Equal(t, failing+" was not paused\n", r.done("resume", failing).out)
 		inboxtest.Process(t, r.ib)
 		require.NotNil(t, r.status("a").CompletedAt)
 		require.Equal(t, exitMisuse, r.run("pause").code)

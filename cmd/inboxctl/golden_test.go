@@ -55,7 +55,7 @@ func TestTablesForPeople(t *testing.T) {
 		},
 	}
 	for name, write := range map[string]func(out *bytes.Buffer){
-		"status":       func(out *bytes.Buffer) { writeOverview(out, overview) },
+		"status": func(out *bytes.Buffer) { writeOverview(out, overview) },
 		"status-unknown": func(out *bytes.Buffer) {
 			unknown := ops.Count{Unknown: true}
 			writeOverview(out, ops.Overview{Inbox: "orders", At: now, WorkersAlive: 1, Gaps: unknown, Reasons: []ops.HealthReason{
@@ -225,7 +225,7 @@ func TestJSONHasTheNamesOfTheAPIInSnakeCase(t *testing.T) {
 		Map      map[string]string
 		Astral   string
 	}{
-		Page:   ops.Page[ops.Status]{Items: []ops.Status{status}, Next: "abc", Looked: 3},
+		Page:   ops.Page[ops.Status]{Items: []ops.Status{status}, Next: "abc", Scanned: 3},
 		Detail: ops.StatusDetail{Status: status, Lane: &ops.LanePlace{}},
 		Overview: ops.Overview{At: now, Handlers: []ops.HandlerOverview{{OldestDueAge: 1500 * time.Millisecond,
 			Pending: ops.Count{N: 7}, Poisoned: ops.Count{N: 10000, Capped: true}}}},

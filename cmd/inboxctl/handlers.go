@@ -82,6 +82,9 @@ func newPausing(
 	}
 }
 
+// notPaused is the outcome for a handler key that resume finds as it is wanted.
+const notPaused = "was not paused"
+
 // pauseResult is the result for one handler key.
 type pauseResult struct{ HandlerKey, Outcome, Error string }
 
@@ -93,7 +96,7 @@ func (a *app) pauseEach(ctx context.Context, o *ops.Ops, done string,
 	for _, key := range keys {
 		err, outcome := do(o, ctx, a.who(), key), done
 		if errors.Is(err, ops.ErrNotPaused) { // already as wanted
-			err, outcome = nil, "was not paused"
+			err, outcome = nil, notPaused
 		}
 		if err != nil {
 			problems = append(problems, err)
@@ -101,7 +104,11 @@ func (a *app) pauseEach(ctx context.Context, o *ops.Ops, done string,
 			continue
 		}
 		results.Results = append(results.Results, pauseResult{HandlerKey: key, Outcome: outcome})
-		if !a.structured() {
+		switch {
+		case a.structured():
+		case outcome == notPaused:
+			fmt.Fprintf(a.out, "%s %s\n", oneLine(key), outcome)
+		default:
 			fmt.Fprintf(a.out, "%s %s\n", outcome, oneLine(key))
 		}
 	}

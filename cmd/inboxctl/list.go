@@ -267,7 +267,7 @@ func printPage[T any](a *app, cmd *cobra.Command, p *pageFlags,
 		}
 		found.Next = p.in.next(found.Next)
 		err = a.print(found, func() { write(a.out, found.Items) })
-		a.more(found.Next, found.Partial, found.Looked)
+		a.more(found.Next, found.Partial, found.Scanned)
 		return err
 	})
 }

@@ -132,7 +132,7 @@ JSON: ops.Failures.`,
 				err = a.print(failures, func() { writeFailures(a.out, failures, a.now(), wide) })
 				if failures.Capped && !a.structured() {
 					a.say("Stopped after %d statuses: counts may be higher and groups may be missing. "+
-						"Narrow the search with --handler, --from or --to.", failures.Looked)
+						"Narrow the search with --handler, --from or --to.", failures.Scanned)
 				}
 				return err
 			})

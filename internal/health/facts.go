@@ -2,6 +2,7 @@ package health
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/gorm-inbox/inbox/internal/telemetry"
@@ -105,7 +106,7 @@ func (f FailingHandler) Text(now time.Time) string {
 	}
 	next := "running again"
 	if wait := f.Next.Sub(now).Round(time.Second); wait > 0 {
-		next = "next in " + wait.String()
+		next = "next in " + inWords(wait)
 	}
 	return fmt.Sprintf("failed %s with message %q, %s: %v", times, f.MessageID, next, f.Err)
 }
@@ -144,4 +145,16 @@ func (s *Sample) Fail(now time.Time, err error) {
 		s.ErrSince = now
 	}
 	s.Err, s.DueSince = err, time.Time{}
+}
+
+// inWords formats a duration without units that are zero at its end: "5m" and not "5m0s".
+func inWords(d time.Duration) string {
+	text := d.String()
+	if minutes, exact := strings.CutSuffix(text, "m0s"); exact {
+		text = minutes + "m"
+	}
+	if hours, exact := strings.CutSuffix(text, "h0m"); exact {
+		text = hours + "h"
+	}
+	return text
 }

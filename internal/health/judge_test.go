@@ -130,12 +130,12 @@ func TestFactsAreJudged(t *testing.T) {
 			f.Calls = []health.Call{{HandlerKey: "h", MessageIDs: []string{"m"}, Since: noon.Add(1 - 5*time.Minute)}}
 		}, nil},
 		{"call that does not return", func(f *health.Facts) { f.Calls, f.WorkerID = []health.Call{call}, "w" }, []string{
-			`degraded long_running h [m1 m2]: a call with message "m1" and 1 more has not returned for 1h0m0s, since 2026-01-01T11:00:00Z, in worker w; it has no timeout: `}},
+			`degraded long_running h [m1 m2]: a call with message "m1" and 1 more has not returned for 1h, since 2026-01-01T11:00:00Z, in worker w; it has no timeout: `}},
 		{"calls that do not return", func(f *health.Facts) {
 			f.Calls = []health.Call{{HandlerKey: "h", MessageIDs: []string{"m0"}, Since: noon.Add(-2 * time.Hour), Timeout: time.Hour},
 				call, {HandlerKey: "slow", MessageIDs: []string{"s"}, Since: noon.Add(-time.Hour), Timeout: 2 * time.Hour}}
 		}, []string{
-			`degraded long_running h [m0 m1 m2]: a call with message "m0" has not returned for 2h0m0s, since 2026-01-01T10:00:00Z, nor have 1 other calls; its timeout of 1h0m0s is over: `}},
+			`degraded long_running h [m0 m1 m2]: a call with message "m0" has not returned for 2h, since 2026-01-01T10:00:00Z, nor have 1 other calls; its timeout of 1h is over: `}},
 		{"call that does not return, without a limit", func(f *health.Facts) {
 			f.Calls, f.Limits.LongRunning = []health.Call{call}, 0
 		}, nil},
@@ -161,16 +161,16 @@ func TestFactsAreJudged(t *testing.T) {
 		{"few poisoned", func(f *health.Facts) { f.Poisoned, f.Ended = 9, 9 }, nil},
 		{"a tenth poisoned", func(f *health.Facts) { f.Poisoned, f.Ended = 10, 100 }, nil},
 		{"many poisoned", func(f *health.Facts) { f.Poisoned, f.Ended = 10, 99 },
-			[]string{"degraded poison_rate  []: 10 of 99 statuses that ended within 5m0s are poisoned"}},
+			[]string{"degraded poison_rate  []: 10 of 99 statuses that ended within 5m are poisoned"}},
 
 		{"unknown handler", func(f *health.Facts) { f.UnknownKeys = []string{"h"} },
 			[]string{"degraded unknown_handler h []: statuses are pending, and no program lists the handler"}},
 		{"barred role", func(f *health.Facts) { f.BarredRoles, f.Role = []string{"a", "b"}, "me" },
 			[]string{"degraded barred_role  []: workers use the database role a, b, whose sessions"}},
 		{"clock ahead", func(f *health.Facts) { f.ClockAhead = 2 * time.Hour },
-			[]string{"degraded clock_skew  []: this machine's clock is 2h0m0s ahead of the database's"}},
+			[]string{"degraded clock_skew  []: this machine's clock is 2h ahead of the database's"}},
 		{"clock behind", func(f *health.Facts) { f.ClockAhead = -2 * time.Hour },
-			[]string{"degraded clock_skew  []: this machine's clock is 2h0m0s behind the database's"}},
+			[]string{"degraded clock_skew  []: this machine's clock is 2h behind the database's"}},
 		{"cleanup", func(f *health.Facts) { f.CleanupHeld, f.CleanupHeldSince, f.CleanupErr = errBad, noon, errBad },
 			[]string{"degraded cleanup  []: cleanup is held since 2026-01-01T12:00:00Z: boom", "degraded cleanup  []: boom"}},
 	} {

@@ -134,7 +134,7 @@ func TestPostgresPlans(t *testing.T) {
 	failures, err := o.Failures(t.Context(), ops.Filter{})
 	require.NoError(t, err)
 	require.True(t, failures.Capped)
-	require.Equal(t, 10_000, failures.Looked)
+	require.Equal(t, 10_000, failures.Scanned)
 	require.Len(t, failures.Groups, 2)
 	require.Equal(t, "customer # is unknown", failures.Groups[0].Error)
 	overview, err := o.Overview(t.Context())
