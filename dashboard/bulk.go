@@ -276,9 +276,12 @@ func (q *request) confirmBackfill() error {
 	return q.render("backfill", "Backfill a handler", "handlers", b)
 }
 
+// backfillFields are the query parameters of a backfill.
+var backfillFields = []string{"handler", "from", "to"}
+
 // backfillPeriod reads a handler and a period. If that has a begin and no end, it ends now.
 func (q *request) backfillPeriod(query url.Values) (fields url.Values, from, to time.Time, err error) {
-	fields = only(query, []string{"handler", "from", "to"})
+	fields = only(query, backfillFields)
 	if fields.Get("handler") == "" {
 		return nil, from, to, badInput("The address does not name a handler.")
 	}

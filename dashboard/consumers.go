@@ -67,6 +67,9 @@ func (q *request) consumers() error {
 	return q.render("consumers", "Consumers", "consumers", b)
 }
 
+// haltFields are the query parameters that name a halt.
+var haltFields = []string{"channel", "topic", "partition", "offset", "gap"}
+
 func addressOfHalt(at ops.PartitionRef) url.Values {
 	values := url.Values{"channel": {at.Channel}, "topic": {at.Topic}, "partition": {strconv.Itoa(int(at.Partition))},
 		"offset": {strconv.FormatInt(at.Offset, 10)}}

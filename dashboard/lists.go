@@ -1,6 +1,8 @@
 package dashboard
 
 import (
+	"bytes"
+	"encoding/json"
 	"net/url"
 	"slices"
 	"strconv"
@@ -17,9 +19,12 @@ type failuresBody struct {
 	Statuses int64
 }
 
+// failureFields are the query parameters that form a filter of failures.
+var failureFields = []string{"handler", "type", "from", "to"}
+
 // failures shows failures grouped by handler and error.
 func (q *request) failures() error {
-	fields := only(q.query, []string{"handler", "type", "from", "to"})
+	fields := only(q.query, failureFields)
 	filter, err := filterOf(fields)
 	if err != nil {
 		return err
@@ -167,8 +172,42 @@ func (q *request) markers() error {
 
 type auditBody struct {
 	ops.Page[ops.AuditEntry]
+	Entries  []auditEntry
 	Actions  []ops.Action
 	Filtered bool
+}
+
+// auditEntry is an entry, or the end of an action on all that match with its other entries, the latest first.
+type auditEntry struct {
+	ops.AuditEntry
+	Before []ops.AuditEntry
+}
+
+// folded puts the count and the chunks of an action on all that match beneath its end, where they are next to it.
+func folded(entries []ops.AuditEntry) (all []auditEntry) {
+	type kind struct {
+		Event  string
+		Filter json.RawMessage
+	}
+	kindOf := func(e ops.AuditEntry) (k kind) {
+		_ = json.Unmarshal([]byte(e.Detail), &k) // else it is of no such action
+		return k
+	}
+	for i := 0; i < len(entries); i++ {
+		entry := auditEntry{AuditEntry: entries[i]}
+		end := kindOf(entry.AuditEntry)
+		for counted := false; end.Event == "ended" && end.Filter != nil && !counted && i+1 < len(entries); i++ {
+			next := entries[i+1]
+			of := kindOf(next)
+			if next.Actor != entry.Actor || next.Action != entry.Action || next.Target != entry.Target || of.Event == "ended" ||
+				!bytes.Equal(of.Filter, end.Filter) {
+				break
+			}
+			entry.Before, counted = append(entry.Before, next), of.Event == "counted"
+		}
+		all = append(all, entry)
+	}
+	return all
 }
 
 func (q *request) audit() error {
@@ -182,7 +221,7 @@ func (q *request) audit() error {
 	if err != nil {
 		return err
 	}
-	return q.render("audit", "Audit", "audit", auditBody{page, ops.Actions(), filter != ops.AuditFilter{}})
+	return q.render("audit", "Audit", "audit", auditBody{page, folded(page.Items), ops.Actions(), filter != ops.AuditFilter{}})
 }
 
 // pageSizes are the page sizes offered. The first is the default.
@@ -262,8 +301,8 @@ type paging struct {
 }
 
 // Paging builds the links of a list. They keep the filters of the current address.
-func (v *view) Paging(next ops.Cursor, partial bool, looked, shown int) paging {
-	p := paging{Partial: partial, Scanned: looked, Shown: shown}
+func (v *view) Paging(next ops.Cursor, partial bool, scanned, shown int) paging {
+	p := paging{Partial: partial, Scanned: scanned, Shown: shown}
 	query := v.q.ownQuery()
 	if query.Get("after") != "" {
 		query.Del("after")

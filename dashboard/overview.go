@@ -121,6 +121,9 @@ func verdictOf(seen ops.Overview) verdict {
 		return verdict{"bad", "Work is due and no worker is alive.", countText(all.Due) +
 			" wait. Check that the application runs and reaches the database.", "workers", "See the workers"}
 	case len(seen.Reasons) > 0 && seen.Reasons[0].Unhealthy():
+		if halts := haltsIn(seen.Reasons); halts > 0 && seen.Reasons[0].Code == health.Halted {
+			return verdictOfHalts(seen.Reasons[0].Channel, halts)
+		}
 		return verdictFor("bad", seen.Reasons[0])
 	case seen.Incomplete != "":
 		return verdict{"bad", "Not everything could be counted.", "Right now " + seen.Incomplete + ".", "workers",
@@ -149,6 +152,15 @@ func verdictOf(seen ops.Overview) verdict {
 		return verdict{"good", "All is well: work is being processed.", "Nothing is poisoned or rejected.", "", ""}
 	}
 	return verdict{"good", "All is well: no work is pending.", "Nothing is due, poisoned or rejected.", "", ""}
+}
+
+// verdictOfHalts leaves the reasons, which may be long errors, to the health section.
+func verdictOfHalts(channel string, halts int) verdict {
+	text := fmt.Sprintf("%d partitions are halted.", halts)
+	if halts == 1 {
+		text = "A partition of channel " + short(visible(channel), 100) + " is halted."
+	}
+	return verdict{"bad", text, "The others go on. The health section below has the reason.", "consumers", "See the consumers"}
 }
 
 // verdictFor returns the verdict for the worst health reason, with a link to the page that has details of it.

@@ -2,6 +2,7 @@ package dashboard_test
 
 import (
 	"errors"
+	"net/http"
 	"net/url"
 	"strings"
 	"testing"
@@ -165,7 +166,7 @@ func TestOverviewShowsWorkerHealth(t *testing.T) {
 		require.Contains(t, r.page("handlers"), `<span class="state paused">circuit breaker open</span>`)
 		r.poison("mail", "no", "1")
 		page = beat(`[{"code":"halted_partition","state":"unhealthy","channel":"<c>","detail":"orders/0 is halted before offset 1"}]`)
-		require.Contains(t, page, "A worker is unhealthy: channel &#34;&lt;c&gt;&#34;: orders/0 is halted before offset 1",
+		require.Contains(t, page, "A partition of channel &lt;c&gt; is halted.",
 			"worse than what is poisoned")
 		require.Contains(t, r.page("workers"), "channel &#34;&lt;c&gt;&#34;: orders/0 is halted before offset 1")
 		require.NotContains(t, beat("[]"), "unhealthy")
@@ -243,5 +244,59 @@ func TestOverviewPageOfALockedTableShowsHealthAndQuestionMarks(t *testing.T) {
 		}))
 		r.clock.Advance(2 * time.Second)
 		require.NotContains(t, r.page(""), "Not everything could be counted.")
+	})
+}
+
+// TestUnknownParametersAreRefused: a filter with a typo would show everything, with buttons that act on it.
+func TestUnknownParametersAreRefused(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		for _, page := range []string{"", "messages", "failures", "rejected", "handlers", "consumers", "workers", "gaps",
+			"markers", "audit", "bulk", "cleanup"} {
+			got := r.get(page + "?handlr=mail")
+			require.Equal(t, http.StatusBadRequest, got.Status, page)
+			require.Contains(t, got.Body, "a parameter that this page does not have: “handlr”", page)
+		}
+		require.Contains(t, r.get("failures?handlr=mail").Body, "It has: handler, type, from, to.")
+		require.Contains(t, r.page("messages?state=poisoned&state=failing&handler=mail&id=&namespace=&type=&error=&from=&to="+
+			"&limit=50&fingerprint=&notice=retried-some&done=1&left=0"), "</html>")
+	})
+}
+
+// TestUnknownAddressesHaveStylesAtAnyDepth: relative links would miss the style sheet and the way back.
+func TestUnknownAddressesHaveStylesAtAnyDepth(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		for _, address := range []string{"nothing", "handlers/", "a/b/c", "a/b%2Fc/d", "dashboard.css/x/"} {
+			got := r.get(address)
+			require.Equal(t, http.StatusNotFound, got.Status, address)
+			require.Contains(t, got.Body, "Page not found", address)
+			for _, link := range []string{`rel="stylesheet" href="`, `class="brand" href="`, `class="button" href="`} {
+				_, rest, found := strings.Cut(got.Body, link)
+				require.True(t, found, "%s: %s", address, link)
+				to, _, _ := strings.Cut(rest, `"`)
+				from, err := url.Parse(r.site + address)
+				require.NoError(t, err)
+				led, err := from.Parse(to)
+				require.NoError(t, err)
+				require.Equal(t, r.site, strings.TrimSuffix(led.String(), "dashboard.css"), "%s: %s", address, link)
+			}
+		}
+	})
+}
+
+func TestAuditShowsAnActionOnAllThatMatchAsOneEntryInWords(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		r.poison("mail", "no", "1", "2")
+		filter := ops.Filter{HandlerKeys: []string{"mail"}}
+		for _, bulk := range []ops.Bulk{{DryRun: true}, {ChunkSize: 1}} {
+			_, err := r.ops.RetryMatching(t.Context(), "ada", filter, bulk)
+			require.NoError(t, err)
+		}
+		page := r.page("audit")
+		require.Equal(t, 1, strings.Count(page, `<span class="action">retry</span>`))
+		require.Contains(t, page, "ended, done 2, handler keys mail")
+		require.Contains(t, page, "3 earlier entries")
+		require.Contains(t, page, "counted 2, handler keys mail")
+		require.Equal(t, 2, strings.Count(page, "changed 1, handler keys mail"))
+		require.NotContains(t, page, "&#34;event&#34;")
 	})
 }

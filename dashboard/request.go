@@ -118,7 +118,10 @@ func (q *request) answer() error {
 		}
 		defer release()
 	}
-	if q.query, err = parameters(q.r.URL); err != nil {
+	if q.query, err = parameters(q.r.URL); err == nil {
+		err = found.check(q.query)
+	}
+	if err != nil {
 		return err
 	}
 	if found.method != http.MethodGet {

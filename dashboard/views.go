@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/gorm-inbox/inbox/ops"
 )
@@ -53,6 +54,9 @@ type view struct {
 	Token   string
 	Nav     navCounts
 	Notice  *notice
+	// Up leads from the requested address to the prefix. All pages are one level below it, but an address that is no
+	// page may be deeper.
+	Up string
 	// Here is this page's address, for forms to return to. Live is the address of the part that is updated, or empty.
 	Here, Live string
 	Refresh    int64 // milliseconds
@@ -93,7 +97,7 @@ func (q *request) render(name, title, section string, body any) error {
 }
 
 func (q *request) view(title, section string, body any) *view {
-	v := &view{Title: title, Section: section, Who: q.who, Token: q.token, Now: q.now(), Body: body,
+	v := &view{Up: up(q.r.URL), Title: title, Section: section, Who: q.who, Token: q.token, Now: q.now(), Body: body,
 		Refresh: q.d.opts.Refresh.Milliseconds(), q: q}
 	if q.route != nil {
 		v.Notice = noticeIn(q.query)
@@ -103,6 +107,14 @@ func (q *request) view(title, section string, body any) *view {
 		}
 	}
 	return v
+}
+
+// up returns the relative address of the prefix.
+func up(from *url.URL) string {
+	if deeper := strings.Count(from.EscapedPath(), "/") - 1; deeper > 0 {
+		return strings.Repeat("../", deeper)
+	}
+	return "./"
 }
 
 // ownQuery returns the page's parameters without the result of the last action.
@@ -187,12 +199,25 @@ var functions = template.FuncMap{
 	"hasState":        slices.Contains[[]ops.State],
 	"typable":         typable,
 	"short":           short,
+	"data":            dataClass,
 	"number":          anyNumber,
 	"count":           countText,
 	"age":             age,
 	"dict":            dict,
 	"line":            func(s string) string { return short(strings.Join(strings.Fields(s), " "), 160) },
 	"query":           query,
+}
+
+// maxWhole is how long a text may be to stay in one piece in a table at 1280 pixels.
+const maxWhole = 30
+
+// dataClass returns the classes of a stored text. Short ones are not broken within a word; long ones are, because the
+// other columns would be out of sight.
+func dataClass(text string) string {
+	if utf8.RuneCountInString(text) <= maxWhole {
+		return "data whole"
+	}
+	return "data"
 }
 
 // Param returns a parameter of the page's address.

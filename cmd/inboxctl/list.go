@@ -346,7 +346,7 @@ func writeAudit(w io.Writer, entries []ops.AuditEntry) {
 	t := newTable("AT", "ACTOR", "ROLE", "ACTION", "TARGET", "DETAIL").limit("DETAIL", 80)
 	t.none = "No audit row found."
 	for _, e := range entries {
-		t.add(instant(e.OccurredAt), string(e.Actor), e.DatabaseRole, string(e.Action), e.Target, e.Detail)
+		t.add(instant(e.OccurredAt), string(e.Actor), e.DatabaseRole, string(e.Action), e.Target, e.Summary())
 	}
 	t.write(w)
 }

@@ -23,7 +23,7 @@
   const live = () => document.getElementById("live");
 
   const busy = (part) => {
-    if (part.querySelector("input:checked, details[open]")) return "Updates are paused while something is selected.";
+    if (part.querySelector("input:checked, details[open]")) return "Updates are paused while something is selected or unfolded.";
     const focused = document.activeElement;
     if (part.contains(focused) && focused.matches("input, select, textarea, button")) return "Updates are paused while a control has the focus.";
     const selection = getSelection();
