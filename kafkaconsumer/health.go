@@ -201,8 +201,9 @@ type PartitionHealth struct {
 	ToldAt                              time.Time
 	// WatermarkErr is why the watermarks could not be asked for. It is nil if they could, or need not be.
 	WatermarkErr error
-	// Lag is HighWatermark - Accepted, in offsets, and -1 while unknown, as with a WatermarkErr. Control records and
-	// records of an open transaction count too. BehindSince is since when it has been above zero, as far as is known.
+	// Lag is HighWatermark - Accepted, in offsets, and -1 while unknown: with a WatermarkErr, and with an Err until the
+	// watermarks are told again. Control records and records of an open transaction count too. BehindSince is since when
+	// it has been above zero, as far as is known.
 	Lag         int64
 	BehindSince time.Time
 	// CaughtUp means that everything is accepted that was there when the partition was assigned (contract 6.5).
@@ -258,7 +259,8 @@ func (p *partition) health(full bool, timeout time.Duration, excused time.Time) 
 		AssignedAt: p.assignedAt, ProgressAt: p.progressAt, StalledSince: p.stalledSince(timeout, excused),
 		HaltedAt: p.haltedAt, Err: p.err, ErrSince: p.errSince,
 	}
-	if p.watermarkErr != nil { // the broker may have more by now
+	// The broker may have received more since it last answered.
+	if p.watermarkErr != nil || p.err != nil && p.toldAt.Before(p.errSince) {
 		h.Lag = -1
 	}
 	switch {

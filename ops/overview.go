@@ -67,8 +67,9 @@ type HandlerOverview struct {
 	Ended Ended `json:",omitzero"`
 }
 
-// Overview returns the state of the whole inbox in capped counts. If a table is locked or slow, it returns what it could
-// read, with the other counts Unknown, within a few statement timeouts. Without the workers' rows it returns an error.
+// Overview returns the state of the whole inbox in capped counts. If a table is locked or slow, it returns what it
+// could read, with the other counts Unknown, within a few statement timeouts. Without the workers' rows it returns an
+// error.
 func (o *Ops) Overview(ctx context.Context) (Overview, error) {
 	caller := ctx
 	ctx, cancel := o.bounded(ctx)

@@ -242,8 +242,8 @@ func TestAuditIsExportedInFull(t *testing.T) {
 func TestStatusOfALockedTableShowsHealthAndQuestionMarks(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
-		require.NoError(t, inboxtest.Store(t, d.DB).Heartbeat(t.Context(), store.Worker{ID: workerID, HandlerKeys: []string{fine},
-			Health: `[{"code":"database","state":"degraded","detail":"the backlog cannot be read"}]`}, time.Now()))
+		require.NoError(t, inboxtest.Store(t, d.DB).Heartbeat(t.Context(), store.Worker{ID: workerID,
+			HandlerKeys: []string{fine}, Health: `[{"code":"database","state":"degraded","detail":"the backlog cannot be read"}]`}, time.Now()))
 		require.NoError(t, d.DB.Transaction(func(tx *gorm.DB) error {
 			inboxtest.Exec(t, tx, "LOCK TABLE inbox_handler_statuses IN ACCESS EXCLUSIVE MODE")
 			out := r.run("status", "--timeout", "1s")

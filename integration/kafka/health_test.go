@@ -89,6 +89,18 @@ func TestLagStaysKnownWithoutFetching(t *testing.T) {
 	}
 }
 
+// Contract 7.8: what a broker that is away has received meanwhile is not nothing.
+func TestLagIsUnknownWhileTheBrokerIsAway(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1)
+	r.produce(3, 0)
+	c := r.start()
+	lag := func() int64 { lag, _ := c.Health().Lag(); return lag }
+	eventually(t, "everything is accepted", func() bool { return r.ledger.accepted(topic) == 3 && lag() == 0 })
+	r.kafka.Stop()
+	eventually(t, "the lag is unknown", func() bool { return lag() == -1 })
+}
+
 // TestStallAndItsEndAreLoggedOnce proves contract 7.8: a stall is logged once, and its end once. Its
 // time comes from the injected clock.
 func TestStallAndItsEndAreLoggedOnce(t *testing.T) {

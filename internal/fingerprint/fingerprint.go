@@ -211,7 +211,7 @@ func codeEnd(text string, i int) int {
 	return end
 }
 
-// replies are the codes by which SMTP servers refuse. They are few, so that numbers that are not replies make few groups.
+// replies are the codes by which SMTP servers refuse. They are few, so that other numbers make few groups.
 var replies = []string{"421", "432", "450", "451", "452", "454", "455", "500", "501", "502", "503", "504", "521", "523",
 	"530", "534", "535", "538", "550", "551", "552", "553", "554", "555", "556"}
 
