@@ -16,6 +16,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/dialect"
 	"github.com/gorm-inbox/inbox/internal/redaction"
+	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/store/postgres/pgdsn"
 	"github.com/gorm-inbox/inbox/internal/store/sqlite/sqlitedsn"
 	"github.com/gorm-inbox/inbox/models"
@@ -65,8 +66,8 @@ func (a *app) withDatabase(
 	cancel()
 	if err != nil {
 		err = fmt.Errorf("connect to %s: %w", of.Title, asMisuse(of.Explain(err)))
-	} else {
-		err = work(ctx, db)
+	} else if err = work(ctx, db); ctx.Err() == nil && (store.TimedOut(err) || store.IsBusy(err)) {
+		err = fmt.Errorf("%w: not done within --timeout = %s: %s", err, a.timeout, of.Waits)
 	}
 	if closing := pool.Close(); closing != nil {
 		err = errors.Join(err, fmt.Errorf("close the database: %w", closing))

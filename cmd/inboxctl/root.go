@@ -93,7 +93,8 @@ On PostgreSQL the usual variables (PGHOST, PGUSER, PGPASSWORD, PGSSLMODE, …) a
 default_query_exec_mode=exec. A password is never printed.
 
 --schema and --prefix (INBOX_SCHEMA, INBOX_PREFIX) say where the tables are, if
-the application sets the options Schema or TablePrefix.
+the application sets the options Schema or TablePrefix. If there are none,
+inboxctl names the database that it looked in, and the inboxes that are there.
 
 --timeout limits connecting, and each statement or transaction.
 

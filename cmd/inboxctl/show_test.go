@@ -252,6 +252,9 @@ func TestStatusOfALockedTableShowsHealthAndQuestionMarks(t *testing.T) {
 			require.Contains(t, out.errOut, "the database did not count the open statuses in time: look in pg_stat_activity")
 			require.Nil(t, r.run("status", "--timeout", "1s", "-o", "json").object()["handlers"].([]any)[0].(map[string]any)["poisoned"])
 			require.Contains(t, r.done("workers").out, "the backlog cannot be read")
+			list := r.run("list", "--timeout", "1s")
+			require.Equal(t, exitFailed, list.code)
+			require.Contains(t, list.errOut, "not done within --timeout = 1s: look in pg_stat_activity")
 			return nil
 		}))
 	})
