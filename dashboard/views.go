@@ -117,6 +117,9 @@ func up(from *url.URL) string {
 	return "./"
 }
 
+// Beside leads to the other dashboards of Several.
+func (v *view) Beside() string { return strings.TrimPrefix(v.Up, "./") + "../" }
+
 // ownQuery returns the page's parameters without the result of the last action.
 func (q *request) ownQuery() url.Values {
 	own := maps.Clone(q.query)
