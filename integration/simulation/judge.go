@@ -96,7 +96,8 @@ func (w *world) judgeLane(handler, message string) {
 
 // runs reports whether the run's process runs, under the worker ID with which the run began: it has not been given up.
 func (r *run) runs() bool {
-	return r.process.now.Load() == r.process && !r.process.dead.Load() && r.process.inbox.Health().Processor.WorkerID == r.worker
+	p := r.process
+	return p.now.Load() == p && !p.dead.Load() && p.inbox.Health().Processor.WorkerID == r.worker
 }
 
 func (r *run) end(err error) error {

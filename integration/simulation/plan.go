@@ -186,8 +186,8 @@ func NewPlan(seed uint64) Plan {
 	return p
 }
 
-// before returns what goes wrong just before a process ends, mostly: its calls of the database, or commits of offsets, so
-// that something is left to others. Before all processes go down, none of them can commit.
+// before returns what goes wrong just before a process ends, mostly: its calls of the database, or commits of offsets,
+// so that something is left to others. Before all processes go down, none of them can commit.
 func before(r *rand.Rand, e Event, processes int, happens map[Kind]bool) (events []Event) {
 	const unread = 25 * time.Second
 	refuse := Event{At: max(0, e.At-unread), Kind: Refuse, Process: e.Process, For: unread + between(r, 0, unread)}

@@ -179,9 +179,10 @@ func (s *process) end() {
 
 // open makes the inbox of one version of the program.
 func (s *process) open() error {
-	db, err := gorm.Open(simulated.Open(s.w.database, s.name, func(ctx context.Context, text string, do func() error) error {
+	link := func(ctx context.Context, text string, do func() error) error {
 		return s.carry(ctx, &s.databaseFaults, text, database.ErrSilent, do)
-	}), &gorm.Config{Logger: logger.Discard})
+	}
+	db, err := gorm.Open(simulated.Open(s.w.database, s.name, link), &gorm.Config{Logger: logger.Discard})
 	if err != nil {
 		return err
 	}

@@ -108,7 +108,8 @@ func New(options Options) (*Database, error) {
 	for name, function := range map[string]struct {
 		arguments int32
 		call      func([]driver.Value) (driver.Value, error)
-	}{LockFunction: {4, d.lockRow}, NotifyFunction: {2, d.notify}, ClockFunction: {1, d.clock}, ClientFunction: {0, d.clientName}} {
+	}{LockFunction: {4, d.lockRow}, NotifyFunction: {2, d.notify}, ClockFunction: {1, d.clock},
+		ClientFunction: {0, d.clientName}} {
 		err := own.RegisterFunction(name, &sqlite.FunctionImpl{NArgs: function.arguments,
 			Scalar: func(_ *sqlite.FunctionContext, args []driver.Value) (driver.Value, error) { return function.call(args) }})
 		if err != nil {
