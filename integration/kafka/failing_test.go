@@ -34,7 +34,7 @@ func TestFailingHandlerIsShownWhileItFails(t *testing.T) {
 				})}}, r.handler("book-payment", func(context.Context, inboxtest.Bytes) error {
 					return errors.New("bank said no, password=hunter2" + strings.Repeat(" x", 2000))
 				}))
-				const want, why = `failed 3 times with message "m1", next in `, "s: bank said no"
+				const want, why = `failed 3 times with message "m1", next in `, ": bank said no"
 				var found inbox.Health
 				eventually(t, "the third failure", func() bool {
 					found = ib.Health()
