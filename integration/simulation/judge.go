@@ -42,6 +42,8 @@ type run struct {
 // begin notes a call of a handler, and judges whether the handler may be called.
 func (w *world) begin(s *process, handler, message string) *run {
 	w.judgeLane(handler, message)
+	var successes []*run
+	defer func() { w.judgeAgain(handler, message, successes) }() // without the lock
 	l := &w.ledger
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -60,11 +62,8 @@ func (w *world) begin(s *process, handler, message string) *run {
 		if alone && !other.ended && !other.process.dead.Load() && other.does != ignore {
 			w.breaks("%s runs for %s in %s and in %s at once", handler, message, other.process.name, s.name)
 		}
-		// Only a worker that others have given up may lose what a plain handler has done.
-		if alone && handler == "mail" && other.ended && other.err == nil && other.does != ignore && other.worker != "" &&
-			other.runs() {
-			w.breaks("%s runs for %s in %s, and has succeeded in %s, which still works", handler, message, s.name,
-				other.process.name)
+		if alone && handler == "mail" && other.ended && other.err == nil && other.does != ignore && other.runs() {
+			successes = append(successes, other)
 		}
 		if handler == "greet" && other.process == s && other.ended && other.err == nil {
 			w.breaks("%s runs for %s in %s, which has a marker in memory", handler, message, s.name)
@@ -94,10 +93,21 @@ func (w *world) judgeLane(handler, message string) {
 	}
 }
 
-// runs reports whether the run's process runs, under the worker ID with which the run began: it has not been given up.
+// judgeAgain checks that a plain handler which runs again has not succeeded before in a worker that still works. Only a
+// worker that others give up may lose what has been done.
+func (w *world) judgeAgain(handler, message string, successes []*run) {
+	for _, r := range successes {
+		if w.rows(`FROM inbox_workers WHERE id = ? AND released_at IS NULL AND heartbeat_at > clock(?)`, r.worker,
+			-(recovery/2).Microseconds()) > 0 {
+			w.breaks("%s runs for %s again, and has succeeded in %s, which still works", handler, message, r.process.name)
+		}
+	}
+}
+
+// runs reports whether the run's process runs, under the worker ID with which the run began. A drain has none.
 func (r *run) runs() bool {
 	p := r.process
-	return p.now.Load() == p && !p.dead.Load() && p.inbox.Health().Processor.WorkerID == r.worker
+	return r.worker != "" && p.now.Load() == p && !p.dead.Load() && p.inbox.Health().Processor.WorkerID == r.worker
 }
 
 func (r *run) end(err error) error {
@@ -289,8 +299,8 @@ func (w *world) judgeStates() {
 	for _, s := range w.open() {
 		handler := strings.TrimSuffix(s.HandlerKey, "-2")
 		failed := w.ledger.failed(handler, s.MessageID)
-		if disturbed { // a transaction that is lost may be charged once others of its handler are committed
-			failed += w.ledger.succeeded(handler, s.MessageID)
+		if all := failed + w.ledger.succeeded(handler, s.MessageID); disturbed && all > 3 {
+			failed = all // the fourth transaction in a row that is lost is charged
 		}
 		if s.ErrorCount > failed {
 			w.breaks("%s of %s is charged %d failures, but failed %d times: %s", s.HandlerKey, s.MessageID, s.ErrorCount, failed,

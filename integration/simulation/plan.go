@@ -72,7 +72,7 @@ var kinds = []struct {
 	kind  Kind
 	share int
 }{
-	{Stop, 4}, {Kill, 6}, {Down, 2}, {Deploy, 4}, {Stall, 3}, {Failures, 8}, {Silence, 3}, {Amnesia, 4},
+	{Stop, 4}, {Kill, 6}, {Down, 4}, {Deploy, 4}, {Stall, 6}, {Failures, 8}, {Silence, 3}, {Amnesia, 4},
 	{Unrest, 5}, {Refuse, 3}, {Evict, 2}, {Lead, 2}, {Expire, 6}, {Recreate, 3}, {Jump, 1}, {Pause, 2}, {Retry, 3},
 	{Reject, 3}, {Discard, 4}, {Release, 4}, {Backfill, 3}, {Clean, 5}, {Accept, 4}, {Drain, 4},
 }
@@ -172,11 +172,14 @@ func NewPlan(seed uint64) Plan {
 				break
 			}
 		}
-		if r.IntN(2) == 0 && slices.Contains([]Kind{Stop, Kill, Deploy, Stall, Silence}, e.Kind) {
+		if r.IntN(4) > 0 && slices.Contains([]Kind{Stop, Kill, Deploy, Stall, Silence, Down}, e.Kind) {
 			// While there is most to be left behind. A stall ends when others have just taken over.
 			e.At = bursts[r.IntN(len(bursts))] + between(r, 0, 4*time.Second)
-			if e.Kind == Stall {
+			switch e.Kind {
+			case Stall:
 				e.For = recovery + between(r, -10*time.Second, 30*time.Second)
+			case Down:
+				e.At += 4 * time.Second
 			}
 		}
 		p.Events = append(p.Events, e)
@@ -192,7 +195,6 @@ func before(r *rand.Rand, e Event, processes int, happens map[Kind]bool) (events
 	const unread = 25 * time.Second
 	refuse := Event{At: max(0, e.At-unread), Kind: Refuse, Process: e.Process, For: unread + between(r, 0, unread)}
 	switch lot := r.IntN(4); {
-	case lot == 0:
 	case e.Kind == Down:
 		for refuse.Process = range processes {
 			events = append(events, refuse)
@@ -200,7 +202,7 @@ func before(r *rand.Rand, e Event, processes int, happens map[Kind]bool) (events
 	case lot == 1 && happens[Failures] && (e.Kind == Stop || e.Kind == Deploy):
 		return []Event{{At: max(0, e.At-500*time.Millisecond), Kind: Failures, Process: e.Process, For: 5 * time.Second,
 			Rate: 30 + r.IntN(40)}}
-	case e.Kind == Stop || e.Kind == Deploy || e.Kind == Kill:
+	case lot > 1 && (e.Kind == Stop || e.Kind == Deploy || e.Kind == Kill):
 		return []Event{refuse}
 	}
 	return events

@@ -239,11 +239,7 @@ func (s *process) open() error {
 	}
 	booking := []*inbox.HandlerSpec{tx("book"), plain("mail"), tx("ship", handler.Ordered())}
 	if s.version%2 == 1 {
-		var kept []handler.Option
-		if s.w.plan.keeps() {
-			kept = append(kept, handler.Retention(24*time.Hour))
-		}
-		booking = append(booking, tx(added, kept...))
+		booking = append(booking, tx(added, s.w.plan.kept()...))
 	}
 	s.inbox, err = inbox.New("simulated", db,
 		inbox.Configure(func(o *inbox.Options) {
@@ -373,7 +369,11 @@ func (s *process) carry(ctx context.Context, f *faults, what string, silence err
 		return io.ErrUnexpectedEOF
 	}
 	its := f.next(s.w)
-	s.pause(ctx, its.wait+time.Duration(s.w.plan.chance(2000, what, f.place))*time.Microsecond)
+	if s.pause(ctx, its.wait); its.wait > 0 && ctx.Err() != nil {
+		s.w.count(f.what, "stalled for too long")
+		return silence
+	}
+	s.pause(ctx, time.Duration(s.w.plan.chance(2000, what, f.place))*time.Microsecond)
 	answered := func() error {
 		if s.dead.Load() {
 			return io.ErrUnexpectedEOF

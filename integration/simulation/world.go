@@ -116,13 +116,21 @@ func (w *world) run() (err error) {
 	if w.ops, err = ops.New(w.db); err != nil {
 		return err
 	}
-	// Another program cleans, on a machine whose clock is weeks ahead.
+	// Another program cleans, on a machine whose clock is weeks ahead. It has the handlers, whose retention it must know,
+	// and consumes nothing.
+	var specs []*inbox.HandlerSpec
+	for _, key := range handlers[orders] {
+		options := []handler.Option{handler.LegacyKeys(key)}
+		if key == added {
+			options = append(options, w.plan.kept()...)
+		}
+		none := func(context.Context, handler.Message[[]byte]) error { return nil }
+		specs = append(specs, inbox.Func(key+"-2", none, options...))
+	}
 	w.cleaner, err = inbox.New("simulated", w.db, inbox.Configure(func(o *inbox.Options) {
 		o.Logger, o.Migrate, o.Clock = zap.NewNop(), true, clock.Offset(31*24*time.Hour)
 		o.Cleanup.Retention = retention
-	}), inbox.Channel("other", inbox.On("t", inbox.Func("other", func(context.Context, handler.Message[[]byte]) error {
-		return nil
-	}))))
+	}), inbox.Channel(orders, inbox.On("t", specs...)))
 	if err == nil {
 		err = w.cleaner.Migrate(context.Background()) // it is not started
 	}
@@ -150,6 +158,14 @@ func (w *world) run() (err error) {
 	}
 	w.working.Wait()
 	return nil
+}
+
+// kept is the added handler's option to keep its messages.
+func (p *Plan) kept() []handler.Option {
+	if !p.keeps() {
+		return nil
+	}
+	return []handler.Option{handler.Retention(24 * time.Hour)}
 }
 
 // happen carries out the plan.
@@ -266,8 +282,7 @@ func (w *world) event(e Event) {
 		}
 	case Clean:
 		w.working.Go(func() {
-			_, err := w.cleaner.Cleanup(context.Background())
-			w.note("another program cleans: %v", err)
+			w.clean()
 		})
 	case Accept:
 		if s := p.now.Load(); s != nil {
@@ -316,9 +331,17 @@ func (w *world) down(killed *place, lasts time.Duration) {
 	}
 	w.working.Go(func() {
 		<-time.After(lasts)
-		_, err := w.cleaner.Cleanup(context.Background())
-		w.note("another program cleans: %v", err)
+		w.clean()
 	})
+}
+
+// clean has another program clean.
+func (w *world) clean() {
+	deleted, err := w.cleaner.Cleanup(context.Background())
+	w.note("another program cleans: %+v: %v", deleted, err)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.counts["rows: messages cleaned by another program"] += int(deleted.Messages)
 }
 
 // expire waits for a partition that has not been read for some seconds, and deletes its records but the last ones.

@@ -25,7 +25,14 @@ type Link func(ctx context.Context, text string, do func() error) error
 
 // ErrSilent is a Link's error for a connection that was lost without the server's notice: the session stays, with its
 // transaction and its locks, until it is terminated or for Options.SilentFor.
-var ErrSilent = errors.New("the connection is silent")
+var ErrSilent error = silence{}
+
+// silence is a net.Error, as that of a connection which TCP has given up.
+type silence struct{}
+
+func (silence) Error() string   { return "the connection is silent" }
+func (silence) Timeout() bool   { return true }
+func (silence) Temporary() bool { return true }
 
 type connector struct {
 	database *Database
@@ -105,7 +112,7 @@ func (s *session) call(ctx context.Context, text string, do func() error) error 
 		if silence := s.database.options.SilentFor; s.silent && silence > 0 {
 			time.AfterFunc(silence, func() { _ = s.onServer(func() error { s.terminate(); return nil }) })
 		}
-		return errors.Join(err, s.Close())
+		return errors.Join(err, ctx.Err(), s.Close()) // drivers name the end of the context, too
 	}
 	return err
 }
