@@ -47,6 +47,7 @@ const (
 	Deploy   Kind = "deploy"   // stop, and start the other version, in which handlers have other keys; mostly one process after the other
 	Stall    Kind = "stall"    // nothing that the process sends goes on
 	Failures Kind = "failures" // calls of the database are delayed, fail, or lose their answers
+	Mute     Kind = "mute"     // answers of the database to commits are lost
 	Silence  Kind = "silence"  // calls of the database disappear, and the server does not notice
 	Amnesia  Kind = "amnesia"  // calls of the cache with markers do so
 	Refuse   Kind = "refuse"   // the process's commits of offsets fail
@@ -72,13 +73,13 @@ var kinds = []struct {
 	kind  Kind
 	share int
 }{
-	{Stop, 4}, {Kill, 6}, {Down, 4}, {Deploy, 4}, {Stall, 6}, {Failures, 8}, {Silence, 3}, {Amnesia, 4},
+	{Stop, 4}, {Kill, 6}, {Down, 4}, {Deploy, 4}, {Stall, 6}, {Failures, 8}, {Mute, 2}, {Silence, 3}, {Amnesia, 4},
 	{Unrest, 5}, {Refuse, 3}, {Evict, 2}, {Lead, 2}, {Expire, 6}, {Recreate, 3}, {Jump, 1}, {Pause, 2}, {Retry, 3},
 	{Reject, 3}, {Discard, 4}, {Release, 4}, {Backfill, 3}, {Clean, 5}, {Accept, 4}, {Drain, 4},
 }
 
 // abrupt are those after which an attempt can be lost, and a handler run once more than it must.
-var abrupt = []Kind{Kill, Down, Stall, Failures, Silence}
+var abrupt = []Kind{Kill, Down, Stall, Failures, Mute, Silence}
 
 // has reports whether one of these happens.
 func (p *Plan) has(kinds ...Kind) bool {
@@ -199,9 +200,9 @@ func before(r *rand.Rand, e Event, processes int, happens map[Kind]bool) (events
 		for refuse.Process = range processes {
 			events = append(events, refuse)
 		}
-	case lot == 1 && happens[Failures] && (e.Kind == Stop || e.Kind == Deploy):
-		return []Event{{At: max(0, e.At-500*time.Millisecond), Kind: Failures, Process: e.Process, For: 5 * time.Second,
-			Rate: 30 + r.IntN(40)}}
+	case lot == 1 && happens[Mute] && (e.Kind == Stop || e.Kind == Deploy):
+		return []Event{{At: max(0, e.At-time.Second), Kind: Mute, Process: e.Process, For: between(r, 900*time.Millisecond,
+			1500*time.Millisecond), Rate: 80}}
 	case lot > 1 && (e.Kind == Stop || e.Kind == Deploy || e.Kind == Kill):
 		return []Event{refuse}
 	}

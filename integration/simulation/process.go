@@ -310,6 +310,7 @@ type faults struct {
 	until   time.Time // the faults end
 	rate    int
 	silent  bool
+	muted   bool      // only answers to commits are lost
 	stalled time.Time // until when nothing goes on
 	refused time.Time // until when commits of offsets fail
 	calls   int
@@ -318,7 +319,15 @@ type faults struct {
 func (f *faults) begin(rate int, silent bool, lasts time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.rate, f.silent, f.until = rate, silent, time.Now().Add(lasts)
+	f.rate, f.silent, f.muted, f.until = rate, silent, false, time.Now().Add(lasts)
+}
+
+// mute loses answers to commits, and nothing else happens.
+func (f *faults) mute(rate int, lasts time.Duration) {
+	f.begin(rate, false, lasts)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.muted = true
 }
 
 func (f *faults) stall(lasts time.Duration) {
@@ -347,17 +356,19 @@ type fault struct {
 	wait   time.Duration // until the process is no longer stalled
 }
 
-func (f *faults) next(w *world) fault {
+func (f *faults) next(w *world, call string) fault {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	its := fault{lot: -1, silent: f.silent, wait: time.Until(f.stalled)}
-	if !time.Now().Before(f.until) {
+	if !time.Now().Before(f.until) || f.muted && call != "COMMIT" {
 		return its
 	}
 	f.calls++
 	its.call = f.calls
 	if w.plan.chance(100, f.what, f.place, f.calls) < f.rate {
-		its.lot = w.plan.chance(100, "lot", f.what, f.place, f.calls)
+		if its.lot = w.plan.chance(100, "lot", f.what, f.place, f.calls); f.muted {
+			its.lot = 99
+		}
 	}
 	return its
 }
@@ -368,7 +379,7 @@ func (s *process) carry(ctx context.Context, f *faults, what string, silence err
 		s.w.count(f.what, "commit failed")
 		return io.ErrUnexpectedEOF
 	}
-	its := f.next(s.w)
+	its := f.next(s.w, what)
 	if s.pause(ctx, its.wait); its.wait > 0 && ctx.Err() != nil {
 		s.w.count(f.what, "stalled for too long")
 		return silence

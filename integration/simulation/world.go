@@ -226,6 +226,9 @@ func (w *world) event(e Event) {
 	case Failures:
 		w.disturb(e.For)
 		p.databaseFaults.begin(e.Rate, false, e.For)
+	case Mute:
+		w.disturb(e.For)
+		p.databaseFaults.mute(e.Rate, e.For)
 	case Silence:
 		w.disturb(e.For)
 		p.databaseFaults.begin(e.Rate, true, e.For)
