@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -312,7 +313,7 @@ type faults struct {
 	silent  bool
 	muted   bool      // only answers to commits are lost
 	stalled time.Time // until when nothing goes on
-	refused time.Time // until when commits of offsets fail
+	refused time.Time // until when commits of offsets, or heartbeats, fail
 	calls   int
 }
 
@@ -345,7 +346,7 @@ func (f *faults) refuse(lasts time.Duration) {
 func (f *faults) refuses(request string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return request == "OffsetCommit" && time.Now().Before(f.refused)
+	return (request == "OffsetCommit" || strings.Contains(request, "heartbeat_at = ")) && time.Now().Before(f.refused)
 }
 
 // fault is what befalls a call.

@@ -229,6 +229,9 @@ func (w *world) event(e Event) {
 	case Mute:
 		w.disturb(e.For)
 		p.databaseFaults.mute(e.Rate, e.For)
+	case Fade:
+		w.disturb(e.For)
+		p.databaseFaults.refuse(e.For)
 	case Silence:
 		w.disturb(e.For)
 		p.databaseFaults.begin(e.Rate, true, e.For)
