@@ -33,8 +33,8 @@ type Consumer struct {
 	Lag int64 `json:"lag"`
 	// Unrouted is how many messages of its channel no handler took, since its process made the inbox.
 	Unrouted int64 `json:"unrouted,omitempty"`
-	// Problem is why it does not consume, without the problems of single partitions. It is redacted, and empty if it
-	// consumes.
+	// Problem is why it does not consume, commit offsets or publish copies, without the problems of single partitions.
+	// It is redacted, and empty if it does.
 	Problem string `json:"problem,omitempty"`
 	// Partitions are the most important ones: halted ones first, then those with a problem, then those with the largest
 	// lag, 100 of a worker at most. Unlisted counts the others.

@@ -117,3 +117,27 @@ func TestRejectedTombstoneIsHandledOnceItsChannelHandlesThem(t *testing.T) {
 		require.Equal(t, []acceptor.Result{{MessageID: "1", Outcome: results[0].Outcome, Handlers: 1}}, results)
 	})
 }
+
+// TestRejectedEmptyValueIsNoTombstone proves contract 4.5, 7.4: an empty value that was kept is still a value.
+func TestRejectedEmptyValueIsNoTombstone(t *testing.T) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
+		k := kafkatest.Start(t, kafkatest.Topic(topic, 1))
+		require.NoError(t, k.Produce(topic, kafkatest.Record{Key: []byte("k"), Value: []byte{}}))
+		with := func(decoder envelope.DecoderConfig) *inbox.Inbox {
+			cfg := config(k.Brokers(), topic)
+			cfg.Decoder = decoder
+			return inboxtest.New(t, d.DB, inbox.Channel("c", inbox.Kafka(cfg),
+				inbox.On("t", inboxtest.Do("h", inboxtest.Nothing))))
+		}
+		ib := with(envelope.DecoderConfig{Type: "t"}) // the record has no ID
+		stop := inboxtest.Start(t, ib)
+		var row models.RejectedMessage
+		eventually(t, "it is kept", func() bool {
+			return ib.DB().Clauses(ib.Tables()).Limit(1).Find(&row).RowsAffected == 1
+		})
+		stop()
+		results, err := with(envelope.DecoderConfig{Type: "t", AllowMissingID: true}).AcceptRejected(t.Context(), row.ID)
+		require.NoError(t, err)
+		require.Len(t, results, 1)
+	})
+}

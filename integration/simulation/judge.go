@@ -501,6 +501,7 @@ func (w *world) judge() {
 			w.breaks("lane %s ran %v, not %v", lane, shipped, want)
 		}
 	}
+	w.judgeRows()
 	w.judgeWorkers()
 }
 

@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"time"
+
+	"github.com/gorm-inbox/inbox/handler"
 )
 
 // Plan is what happens in a run: who runs, what is produced, and what goes wrong. It follows from its seed. Times count
@@ -74,10 +76,9 @@ var kinds = []struct {
 	kind  Kind
 	share int
 }{
-	{Stop, 4}, {Kill, 6}, {Down, 4}, {Deploy, 4}, {Stall, 6}, {Failures, 8}, {Mute, 2},
-	{Fade, 4}, {Silence, 3}, {Amnesia, 4},
-	{Unrest, 5}, {Refuse, 3}, {Evict, 2}, {Lead, 2}, {Expire, 6}, {Recreate, 3}, {Jump, 1}, {Pause, 2}, {Retry, 3},
-	{Reject, 3}, {Discard, 4}, {Release, 4}, {Backfill, 3}, {Clean, 5}, {Accept, 4}, {Drain, 4},
+	{Stop, 4}, {Kill, 6}, {Down, 4}, {Deploy, 4}, {Stall, 6}, {Failures, 8}, {Mute, 2}, {Fade, 4}, {Silence, 3},
+	{Amnesia, 4}, {Unrest, 5}, {Refuse, 3}, {Evict, 2}, {Lead, 2}, {Expire, 6}, {Recreate, 3}, {Jump, 1}, {Pause, 2},
+	{Retry, 3}, {Reject, 3}, {Discard, 4}, {Release, 4}, {Backfill, 3}, {Clean, 5}, {Accept, 4}, {Drain, 4},
 }
 
 // abrupt are those after which an attempt can be lost, and a handler run once more than it must.
@@ -122,6 +123,14 @@ func (p *Plan) halts(topic string) bool { return p.chance(3, "halts", topic) == 
 
 // keeps reports whether messages are kept for the whole run, once the added handler has them.
 func (p *Plan) keeps() bool { return p.chance(2, "keeps") == 0 }
+
+// kept is the added handler's option to keep its messages.
+func (p *Plan) kept() []handler.Option {
+	if !p.keeps() {
+		return nil
+	}
+	return []handler.Option{handler.Retention(24 * time.Hour)}
+}
 
 // NewPlan makes the plan of a seed. Only about half of the kinds happen in it, and it has few or many duplicates: what
 // needs several events of one kind is then found sooner than among events of all kinds.

@@ -72,8 +72,7 @@ func (p *place) start() {
 	for p.now.Load() == nil {
 		p.w.disturb(0)
 		p.lives++
-		s := &process{place: p, name: fmt.Sprintf("%s.%d", p.name, p.lives),
-			version: p.version.Load()}
+		s := &process{place: p, name: fmt.Sprintf("%s.%d", p.name, p.lives), version: p.version.Load()}
 		s.life, s.die = context.WithCancel(context.Background())
 		s.network = p.w.broker.Client(func(ctx context.Context, request string, do func() error) error {
 			return s.carry(ctx, &p.brokerFaults, request, broker.ErrSilent, do)
@@ -114,13 +113,11 @@ func (p *place) stop() {
 	if !p.now.CompareAndSwap(s, nil) {
 		return // it was killed
 	}
-	if err == nil {
-		p.w.judgeStopped(s)
-	}
 	if err != nil { // a supervisor kills it then
 		s.kill("it has not stopped in time")
 		return
 	}
+	p.w.judgeStopped(s)
 	s.dead.Store(true) // also for handlers that still run
 	s.die()
 	s.end()
@@ -337,6 +334,7 @@ func (f *faults) stall(lasts time.Duration) {
 	f.stalled = time.Now().Add(lasts)
 }
 
+// refuse fails commits of offsets to a broker, and heartbeats to the database.
 func (f *faults) refuse(lasts time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -368,7 +366,7 @@ func (f *faults) next(w *world, call string) fault {
 	its.call = f.calls
 	if w.plan.chance(100, f.what, f.place, f.calls) < f.rate {
 		if its.lot = w.plan.chance(100, "lot", f.what, f.place, f.calls); f.muted {
-			its.lot = 99
+			its.lot = 99 // its answer is lost
 		}
 	}
 	return its
@@ -377,7 +375,7 @@ func (f *faults) next(w *world, call string) fault {
 // carry carries a call of the process to the database or a broker.
 func (s *process) carry(ctx context.Context, f *faults, what string, silence error, do func() error) error {
 	if f.refuses(what) {
-		s.w.count(f.what, "commit failed")
+		s.w.count(f.what, "refused")
 		return io.ErrUnexpectedEOF
 	}
 	its := f.next(s.w, what)

@@ -160,14 +160,6 @@ func (w *world) run() (err error) {
 	return nil
 }
 
-// kept is the added handler's option to keep its messages.
-func (p *Plan) kept() []handler.Option {
-	if !p.keeps() {
-		return nil
-	}
-	return []handler.Option{handler.Retention(24 * time.Hour)}
-}
-
 // happen carries out the plan.
 func (w *world) happen() {
 	messages, events := w.plan.Messages, w.plan.Events
@@ -287,9 +279,7 @@ func (w *world) event(e Event) {
 			w.operate("backfill", s, w.backfill)
 		}
 	case Clean:
-		w.working.Go(func() {
-			w.clean()
-		})
+		w.working.Go(w.clean)
 	case Accept:
 		if s := p.now.Load(); s != nil {
 			w.working.Go(func() { s.accept(fmt.Sprintf("own%d", e.At/time.Millisecond)) })
