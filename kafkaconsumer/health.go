@@ -310,11 +310,10 @@ func (s *session) awaitAssignedWatermarks(ctx context.Context) {
 		var left []*partition
 		for _, p := range unknown {
 			end := ends[p.key()]
-			if end.err == nil && !p.assigned(end.offset) {
-				end.err = fmt.Errorf("high watermark of %s/%d: %d is below what is committed", p.topic, p.id, end.offset)
-			}
 			if end.err != nil {
 				p.watermarkUnknown(end.err)
+			}
+			if end.err != nil || !p.assigned(end.offset) {
 				left = append(left, p)
 			}
 		}
@@ -435,6 +434,7 @@ func (p *partition) assigned(highWatermark int64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if highWatermark < p.committed {
+		p.watermarkErr = fmt.Errorf("high watermark of %s/%d: %d is below what is committed", p.topic, p.id, highWatermark)
 		return false
 	}
 	p.watermarkErr = nil

@@ -400,5 +400,6 @@ func (p *partition) restart(offset, highWatermark int64) {
 	defer p.mu.Unlock()
 	p.start, p.next, p.accepted, p.committed, p.pinned = offset, offset, offset, -1, true
 	p.highWatermark, p.assignedWatermark, p.mark = highWatermark, highWatermark, mark{}
+	p.watermarkErr = nil
 	p.compare()
 }
