@@ -49,7 +49,7 @@ const (
 	Deploy   Kind = "deploy"   // stop, and start the other version, in which handlers have other keys; mostly one process after the other
 	Stall    Kind = "stall"    // nothing that the process sends goes on
 	Failures Kind = "failures" // calls of the database are delayed, fail, or lose their answers
-	Mute     Kind = "mute"     // answers of the database to commits are lost
+	Mute     Kind = "mute"     // the answer of the database to the process's next claim is lost, and it stops at once
 	Fade     Kind = "fade"     // the process's heartbeats fail, and nothing else
 	Silence  Kind = "silence"  // calls of the database disappear, and the server does not notice
 	Amnesia  Kind = "amnesia"  // calls of the cache with markers do so
@@ -76,7 +76,7 @@ var kinds = []struct {
 	kind  Kind
 	share int
 }{
-	{Stop, 4}, {Kill, 6}, {Down, 4}, {Deploy, 4}, {Stall, 6}, {Failures, 8}, {Mute, 2}, {Fade, 4}, {Silence, 3},
+	{Stop, 4}, {Kill, 6}, {Down, 4}, {Deploy, 4}, {Stall, 6}, {Failures, 8}, {Mute, 6}, {Fade, 4}, {Silence, 3},
 	{Amnesia, 4}, {Unrest, 5}, {Refuse, 3}, {Evict, 2}, {Lead, 2}, {Expire, 6}, {Recreate, 3}, {Jump, 1}, {Pause, 2},
 	{Retry, 3}, {Reject, 3}, {Discard, 4}, {Release, 4}, {Backfill, 3}, {Clean, 5}, {Accept, 4}, {Drain, 4},
 }
@@ -166,13 +166,12 @@ func NewPlan(seed uint64) Plan {
 		}
 	}
 	slices.SortStableFunc(p.Messages, func(a, b Message) int { return int(a.At - b.At) })
-	kinds, shares, happens := slices.Clone(kinds), 0, map[Kind]bool{}
+	kinds, shares := slices.Clone(kinds), 0
 	for i := range kinds {
 		if r.IntN(2) == 0 {
 			kinds[i].share = 0
 		}
 		shares += kinds[i].share
-		happens[kinds[i].kind] = kinds[i].share > 0
 	}
 	for n := 3 + r.IntN(25); n > 0 && shares > 0; n-- {
 		e := Event{At: near(2*time.Second, 20*time.Second), Process: r.IntN(p.Processes + 1),
@@ -184,7 +183,7 @@ func NewPlan(seed uint64) Plan {
 				break
 			}
 		}
-		if r.IntN(4) > 0 && slices.Contains([]Kind{Stop, Kill, Deploy, Stall, Fade, Silence, Down}, e.Kind) {
+		if r.IntN(4) > 0 && slices.Contains([]Kind{Stop, Kill, Deploy, Stall, Mute, Fade, Silence, Down}, e.Kind) {
 			// While there is most to be left behind. A stall ends when others have just taken over.
 			e.At = bursts[r.IntN(len(bursts))] + between(r, 0, 4*time.Second)
 			switch e.Kind {
@@ -195,26 +194,23 @@ func NewPlan(seed uint64) Plan {
 			}
 		}
 		p.Events = append(p.Events, e)
-		p.Events = append(p.Events, before(r, e, p.Processes, happens)...)
+		p.Events = append(p.Events, before(r, e, p.Processes)...)
 	}
 	slices.SortStableFunc(p.Events, func(a, b Event) int { return int(a.At - b.At) })
 	return p
 }
 
-// before returns what goes wrong just before a process ends, mostly: its calls of the database, or commits of offsets,
-// so that something is left to others. Before all processes go down, none of them can commit.
-func before(r *rand.Rand, e Event, processes int, happens map[Kind]bool) (events []Event) {
+// before returns what goes wrong just before a process ends, mostly: its commits of offsets, so that something is left
+// to others. Before all processes go down, none of them can commit.
+func before(r *rand.Rand, e Event, processes int) (events []Event) {
 	const unread = 25 * time.Second
 	refuse := Event{At: max(0, e.At-unread), Kind: Refuse, Process: e.Process, For: unread + between(r, 0, unread)}
-	switch lot := r.IntN(4); {
+	switch {
 	case e.Kind == Down:
 		for refuse.Process = range processes {
 			events = append(events, refuse)
 		}
-	case lot == 1 && happens[Mute] && (e.Kind == Stop || e.Kind == Deploy):
-		return []Event{{At: max(0, e.At-time.Second), Kind: Mute, Process: e.Process, For: between(r, 900*time.Millisecond,
-			1500*time.Millisecond), Rate: 80}}
-	case lot > 1 && (e.Kind == Stop || e.Kind == Deploy || e.Kind == Kill):
+	case r.IntN(2) == 0 && (e.Kind == Stop || e.Kind == Deploy || e.Kind == Kill):
 		return []Event{refuse}
 	}
 	return events

@@ -308,24 +308,36 @@ type faults struct {
 	until   time.Time // the faults end
 	rate    int
 	silent  bool
-	muted   bool      // only answers to commits are lost
 	stalled time.Time // until when nothing goes on
 	refused time.Time // until when commits of offsets, or heartbeats, fail
 	calls   int
+
+	muted    func() // called when the answer to a claim is lost; nil unless it is to be
+	claiming bool   // so that the next commit is that of a claim
 }
 
 func (f *faults) begin(rate int, silent bool, lasts time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.rate, f.silent, f.muted, f.until = rate, silent, false, time.Now().Add(lasts)
+	f.rate, f.silent, f.until = rate, silent, time.Now().Add(lasts)
 }
 
-// mute loses answers to commits, and nothing else happens.
-func (f *faults) mute(rate int, lasts time.Duration) {
-	f.begin(rate, false, lasts)
+// mute loses the answer to the next claim, and calls then when it does. With nil it loses none any more.
+func (f *faults) mute(then func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.muted = true
+	f.muted, f.claiming = then, false
+}
+
+// mutes reports whether the answer to a call is that to a claim, and to be lost. The lock is held.
+func (f *faults) mutes(call string) bool {
+	if f.muted == nil || call != "COMMIT" || !f.claiming {
+		f.claiming = f.claiming || strings.Contains(call, "SET processing_started_at = ?1, worker_id = ")
+		return false
+	}
+	f.muted()
+	f.muted = nil
+	return true
 }
 
 func (f *faults) stall(lasts time.Duration) {
@@ -347,6 +359,9 @@ func (f *faults) refuses(request string) bool {
 	return (request == "OffsetCommit" || strings.Contains(request, "heartbeat_at = ")) && time.Now().Before(f.refused)
 }
 
+// answerLost is a fault's lot.
+const answerLost = 99
+
 // fault is what befalls a call.
 type fault struct {
 	call   int // its number among those while faults last
@@ -359,15 +374,17 @@ func (f *faults) next(w *world, call string) fault {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	its := fault{lot: -1, silent: f.silent, wait: time.Until(f.stalled)}
-	if !time.Now().Before(f.until) || f.muted && call != "COMMIT" {
+	if f.mutes(call) {
+		its.lot, its.silent = answerLost, false
+		return its
+	}
+	if !time.Now().Before(f.until) {
 		return its
 	}
 	f.calls++
 	its.call = f.calls
 	if w.plan.chance(100, f.what, f.place, f.calls) < f.rate {
-		if its.lot = w.plan.chance(100, "lot", f.what, f.place, f.calls); f.muted {
-			its.lot = 99 // its answer is lost
-		}
+		its.lot = w.plan.chance(100, "lot", f.what, f.place, f.calls)
 	}
 	return its
 }

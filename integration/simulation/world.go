@@ -219,8 +219,11 @@ func (w *world) event(e Event) {
 		w.disturb(e.For)
 		p.databaseFaults.begin(e.Rate, false, e.For)
 	case Mute:
-		w.disturb(e.For)
-		p.databaseFaults.mute(e.Rate, e.For)
+		p.databaseFaults.mute(func() {
+			w.disturb(0)
+			p.commands <- p.stop
+			p.commands <- p.start
+		})
 	case Fade:
 		w.disturb(e.For)
 		p.databaseFaults.refuse(e.For)
@@ -379,6 +382,7 @@ func (w *world) repair() {
 	w.calm.Store(true)
 	for _, p := range w.places {
 		p.databaseFaults.begin(0, false, 0)
+		p.databaseFaults.mute(nil)
 		p.cacheFaults.begin(0, false, 0)
 		p.brokerFaults.begin(0, false, 0)
 		p.commands <- p.start
