@@ -29,6 +29,8 @@ const (
 	actionViewRejected   Action = "view_rejected"
 	ActionRetry          Action = "retry"
 	ActionDiscard        Action = "discard"
+	actionRerun          Action = "rerun"
+	actionReleaseClaim   Action = "release_claim"
 	actionDelete         Action = "delete"
 	ActionReplay         Action = "replay"
 	ActionBackfill       Action = "backfill"
@@ -46,8 +48,8 @@ const (
 
 // Actions returns all actions.
 func Actions() []Action {
-	return []Action{ActionView, actionViewRejected, ActionRetry, ActionDiscard, actionDelete, ActionReplay, ActionBackfill,
-		ActionReAccept, actionDeleteRejected, ActionPause, actionResume,
+	return []Action{ActionView, actionViewRejected, ActionRetry, ActionDiscard, actionRerun, actionReleaseClaim,
+		actionDelete, ActionReplay, ActionBackfill, ActionReAccept, actionDeleteRejected, ActionPause, actionResume,
 		actionResumePartition, actionSkipRecord, actionForgetTopic, ActionCleanup, actionDenied}
 }
 

@@ -172,6 +172,10 @@ var (
 	ErrStale = errors.New("changed meanwhile")
 	// ErrNotPoisoned means that only a poisoned or failing status can be retried.
 	ErrNotPoisoned = errors.New("not poisoned")
+	// ErrNotCompleted means that only a completed or discarded status can be run again.
+	ErrNotCompleted = errors.New("neither completed nor discarded")
+	// ErrNotClaimed means that only the claim of a status that is being processed can be released.
+	ErrNotClaimed = errors.New("not being processed")
 	// ErrNotPaused means that only a paused handler key can be resumed, and only a paused ordered handler backfilled.
 	ErrNotPaused = errors.New("not paused")
 	// ErrPaused means that a rejected message of an Inline or Direct channel does not run again while one of its

@@ -203,6 +203,13 @@ type StatusActions interface {
 	RetryStatuses(ctx context.Context, pool gorm.ConnPool, refs []VersionedID, now time.Time) ([]ChangedStatus, error)
 	// DiscardStatuses ends the given statuses that are open, not processing, and at their versions.
 	DiscardStatuses(ctx context.Context, pool gorm.ConnPool, refs []VersionedID, now time.Time) ([]ChangedStatus, error)
+	// RerunStatus makes a processed or discarded status due that is at a version. The caller has locked its message. It
+	// returns nil if there is none.
+	RerunStatus(ctx context.Context, pool gorm.ConnPool, messageNumber int64, handlerKey string, version int64,
+		now time.Time) (*ChangedStatus, error)
+	// ReleaseClaim makes a claimed status due that is at a version, and counts it as abandoned. It returns nil if there is
+	// none.
+	ReleaseClaim(ctx context.Context, pool gorm.ConnPool, ref VersionedID, now time.Time) (*ChangedStatus, error)
 	// OpenState returns an open status with the columns that say why an action left it; nil if it is not open.
 	OpenState(ctx context.Context, pool gorm.ConnPool, statusID string) (*models.HandlerStatus, error)
 	// PauseKey and ResumeKey pause a handler key, or no longer. They return whether they have changed it.

@@ -176,6 +176,9 @@ func PlansOf(q Queries) []Planned {
 		{"sequenceOf", sequenceOf, []any{id(1000001)}, statusID, 1, "INDEX " + statusID + " (id=?)"},
 		{"retry", retry, []any{refs, now}, statusID, 10, "INDEX " + statusID + " (id=?)"},
 		{"discard", discard, []any{refs, now}, statusID, 10, "INDEX " + statusID + " (id=?)"},
+		{"rerun", rerun, []any{7, now, "hot", 1}, ofMessage, 2, auto + statuses +
+			"_1 (message_number=? AND handler_key=?)"},
+		{"releaseClaim", releaseClaim, []any{id(1000001), now, 1}, statusID, 2, "INDEX " + statusID + " (id=?)"},
 		{"stateNow", stateNow, []any{id(1000001)}, statusID, 1, "INDEX " + statusID + " (id=?)"},
 		{"lockMessage", lockMessage, []any{7}, "inbox_messages_number", 1, "INDEX inbox_messages_number (number=?)"},
 		{"deleteStatuses", deleteStatuses, []any{1000001}, ofMessage, 2, auto + statuses + "_1 (message_number=?)"},

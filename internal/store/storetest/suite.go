@@ -72,6 +72,7 @@ var statementGroups = []group{
 	{"Publish", publishTests},
 	{"Gaps", gapTests},
 	{"Requests", requestTests},
+	{"Actions", actionTests},
 	{"Errors", errorTests},
 }
 
