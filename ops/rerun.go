@@ -128,8 +128,31 @@ func (o messageViews) ended(ctx context.Context, pool gorm.ConnPool, number int6
 			ErrNotCompleted)
 	case s.CompletedAt == nil:
 		return nil, fmt.Errorf("%w but %s", ErrNotCompleted, state)
+	case state == StateDiscarded:
+		return s, o.checkRenamed(ctx, pool, rows, ref.HandlerKey)
 	}
 	return s, nil
+}
+
+// checkRenamed returns an error if the handler has another status of the message, under another key, that it has
+// completed or is running. A claim would then end the discarded one as superseded.
+func (o messageViews) checkRenamed(ctx context.Context, pool gorm.ConnPool, rows []store.StatusRow, key string) error {
+	for _, s := range rows {
+		if state := stateOf(&s.HandlerStatus); s.HandlerKey == key || state != StateCompleted && state != StateProcessing {
+			continue
+		}
+		for _, keys := range [][2]string{{key, s.HandlerKey}, {s.HandlerKey, key}} {
+			same, err := o.store.SameHandler(ctx, pool, keys[:1])
+			if err != nil {
+				return err
+			}
+			if slices.Contains(same, keys[1]) {
+				return fmt.Errorf("%w in effect: the handler was renamed, and its status under the key %q counts: run that one again",
+					ErrNotCompleted, s.HandlerKey)
+			}
+		}
+	}
+	return nil
 }
 
 // handledInline explains why a message is not found of which a handler has a marker.
