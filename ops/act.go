@@ -30,44 +30,6 @@ func (o statusActions) Discard(ctx context.Context, actor Actor, ref Ref) error 
 	return o.actOn(ctx, actor, ActionDiscard, ref)
 }
 
-// ReleaseClaim takes the claim of a status that is being processed away from its worker, and makes the status due now.
-// Use it for a handler that hangs and ignores its context, or for a worker that is known to be dead before others have
-// found that out. A transactional handler that still runs stores nothing any more. Another one may run twice at once:
-// nothing stops its old call. In a lane the status is the next one again, and may run beside its old call, too.
-//
-// What the old call returns changes nothing in the status (contract 5.10). The claim counts as abandoned, as those of
-// dead workers do: the status has its next call alone, and an entry in its attempts. It is not delayed (contract 5.9).
-//
-// The ref needs a version, so that no later claim is released. ErrStale means that the status has another one or has
-// ended, ErrNotClaimed that it is not being processed.
-func (o statusActions) ReleaseClaim(ctx context.Context, actor Actor, ref Ref) error {
-	id, err := checkID("status ID", ref.StatusID)
-	if err == nil && ref.Version < 1 {
-		err = badInput("version", "%d: must be that of the claim to release", ref.Version)
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", actionReleaseClaim, err)
-	}
-	var released *store.ChangedStatus
-	err = o.audited(ctx, actor, actionReleaseClaim, "status "+id, func(ctx context.Context, tx *gorm.DB) (any, error) {
-		pool := tx.Statement.ConnPool
-		var err error
-		released, err = o.store.ReleaseClaim(ctx, pool, store.VersionedID{ID: id, Version: ref.Version}, o.opts.Clock.Now())
-		if err != nil {
-			return nil, err
-		}
-		if released == nil {
-			return nil, o.whyNot(ctx, tx, actionReleaseClaim, id, ref.Version)
-		}
-		return map[string]string{"message_id": released.MessageID, "handler_key": released.HandlerKey}, nil
-	})
-	if err != nil {
-		return err
-	}
-	o.wakeAfter(ctx, true, []store.ChangedStatus{*released})
-	return nil
-}
-
 func (o statusActions) actOn(ctx context.Context, actor Actor, action Action, ref Ref) error {
 	id, err := checkID("status ID", ref.StatusID)
 	if err == nil && ref.Version < 0 {
@@ -119,10 +81,8 @@ func (o statusActions) whyNot(ctx context.Context, tx *gorm.DB, action Action, i
 		return fmt.Errorf("%w: no open status has this ID: it is unknown, or completed, discarded, superseded or deleted", ErrNotFound)
 	case version != 0 && int64(s.Version) != version:
 		return fmt.Errorf("%w: it is at version %d, not %d", ErrStale, s.Version, version)
-	case action == actionReleaseClaim && stateOf(s) != StateProcessing:
+	case action == actionReleaseClaim:
 		return fmt.Errorf("%w but %s", ErrNotClaimed, stateOf(s))
-	case action == actionReleaseClaim: // it has been claimed since we tried
-		return ErrStale
 	case stateOf(s) == StateProcessing:
 		return fmt.Errorf("%w: its attempt is running", ErrProcessing)
 	case action == ActionDiscard || s.IsPoisoned: // again, since we tried

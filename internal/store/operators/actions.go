@@ -42,10 +42,12 @@ WHERE s.message_number = $1 AND s.handler_key = $3 AND s.version = $4 AND s.comp
 RETURNING {changed}`
 
 // releaseClaim uses the index on open statuses. It counts like a claim whose worker vanished, but the status is due at
-// once: the operator has judged what recovery only suspects.
+// once: the operator has judged what recovery only suspects. It does not wait for the transaction of a handler, which
+// holds the row's lock until it ends.
 const releaseClaim = `
+WITH free AS MATERIALIZED (SELECT id FROM {statuses} WHERE id = $1{as ID} AND ` + base.OpenSQL + ` {skip locked})
 UPDATE {statuses} AS s SET abandoned_count = s.abandoned_count + 1, next_attempt_at = {at}, attempts = {attempts with a release}, ` + unclaimed + `
-WHERE s.id = $1{as ID} AND s.version = $3 AND s.processing_started_at IS NOT NULL AND ` + base.OpenSQL + `
+WHERE s.id = $1{as ID} AND s.id IN (SELECT id FROM free) AND s.version = $3 AND s.processing_started_at IS NOT NULL AND ` + base.OpenSQL + `
 RETURNING {changed}`
 
 // ReleasedError is the error of an attempt whose claim an operator has released.
@@ -98,12 +100,12 @@ func scanChanged(rows *sql.Rows, c *store.ChangedStatus) error {
 
 // stateNow uses the index on open statuses.
 const stateNow = `
-SELECT version, is_poisoned, processing_started_at, is_waiting FROM {statuses} WHERE id = $1 AND ` + base.OpenSQL
+SELECT message_number, handler_key, version, is_poisoned, processing_started_at, is_waiting FROM {statuses} WHERE id = $1 AND ` + base.OpenSQL
 
 func (q Queries) OpenState(ctx context.Context, pool gorm.ConnPool, statusID string) (*models.HandlerStatus, error) {
 	return one(ctx, q, pool, stateNow, func(rows *sql.Rows, s *models.HandlerStatus) error {
 		var processing store.Stamp
-		err := rows.Scan(&s.Version, &s.IsPoisoned, &processing, &s.IsWaiting)
+		err := rows.Scan(&s.MessageNumber, &s.HandlerKey, &s.Version, &s.IsPoisoned, &processing, &s.IsWaiting)
 		s.ProcessingStartedAt = processing.Pointer()
 		return err
 	}, statusID)

@@ -208,6 +208,19 @@ var actionTests = []test{
 		s.complete(later, again...)
 		require.Nil(s, s.releaseClaim(store.VersionedID{ID: old.StatusID, Version: again[0].Version + 1}, later), "it has ended")
 	}},
+	{"releasing a claim does not wait for its handler's transaction", func(s *suite) {
+		if !s.isPostgres() { // elsewhere operators wait
+			return
+		}
+		s.accept(message("m1", "mail"))
+		claim := s.claim(noon, 1, "mail")[0]
+		ref := store.VersionedID{ID: claim.StatusID, Version: claim.Version}
+		tx := s.begin()
+		require.True(s, s.completeTx(tx, claim))
+		require.Nil(s, s.releaseClaim(ref, noon))
+		require.NoError(s, tx.Rollback().Error)
+		require.NotNil(s, s.releaseClaim(ref, noon))
+	}},
 	{"a lane goes on at the row whose claim was released", func(s *suite) {
 		worker := s.worker("mail")
 		s.acceptLane("m1", "m2", "m3")
