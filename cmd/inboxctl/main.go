@@ -64,9 +64,10 @@ const exitCodesHelp = `inboxctl ends with one of these codes:
   2  misuse: a bad flag or argument
   3  not found: no such message, rejected message, handler key or partition, or no
      open status with that ID
-  4  refused: neither poisoned nor failing, changed by someone else, being processed,
-     not halted there, not halted by one record, not confirmed, another worker is
-     cleaning up, or cleanup waits for a partition that was never read to its end
+  4  refused: neither poisoned nor failing, not ended, not claimed, changed by someone
+     else, being processed, not halted there, not halted by one record, not
+     confirmed, another worker is cleaning up, or cleanup waits for a partition that
+     was never read to its end
   5  partly done: some of several are done, or it was interrupted; inboxctl prints
      what was done, and that is kept; or "status" could not count everything
 
@@ -90,8 +91,8 @@ func misuse(format string, args ...any) error {
 var errNotConfirmed = errors.New("not confirmed, nothing was done")
 
 var refusals = []error{
-	errNotConfirmed, ops.ErrStale, ops.ErrAmbiguous, ops.ErrNotPoisoned, ops.ErrNotSkippable, ops.ErrStillDeclared,
-	ops.ErrPaused, ops.ErrProcessing, ops.ErrNeedsApplication, ops.ErrReplayOff, cleanup.ErrLeaseHeld,
+	errNotConfirmed, ops.ErrStale, ops.ErrAmbiguous, ops.ErrNotPoisoned, ops.ErrNotCompleted, ops.ErrNotClaimed,
+	ops.ErrNotSkippable, ops.ErrStillDeclared, ops.ErrPaused, ops.ErrProcessing, ops.ErrNeedsApplication, ops.ErrReplayOff, cleanup.ErrLeaseHeld,
 }
 
 // exitCode returns the program's exit code for an error.
