@@ -184,6 +184,9 @@ var (
 	// ErrNotSkippable means that a partition is not halted because of one record, so that skipping a record would not
 	// help, or would lose others.
 	ErrNotSkippable = errors.New("not halted by one record")
+	// ErrStillHalted means that a request for a halted partition is not carried out yet, or that the partition has halted
+	// there again.
+	ErrStillHalted = errors.New("still halted")
 	// ErrStillDeclared means that cleanup cannot forget a topic, because workers consume it.
 	ErrStillDeclared = errors.New("workers declare it")
 	// ErrProcessing means that a message cannot be deleted, a status neither retried nor discarded, and a rejected

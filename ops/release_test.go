@@ -108,7 +108,8 @@ func TestOnlyAClaimIsReleased(t *testing.T) {
 			require.ErrorIs(t, r.ops.ReleaseClaim(t.Context(), ada, r.ref("mail", id)), ops.ErrNotClaimed, id)
 		}
 		require.ErrorIs(t, r.ops.ReleaseClaim(t.Context(), ada, r.ref("mail", "done")), ops.ErrStale)
-		require.ErrorIs(t, r.ops.ReleaseClaim(t.Context(), ada, ops.Ref{StatusID: uuid.NewString(), Version: 1}), ops.ErrStale)
+		require.ErrorIs(t, r.ops.ReleaseClaim(t.Context(), ada, ops.Ref{StatusID: uuid.NewString(), Version: 1}),
+			ops.ErrStale)
 		require.ErrorIs(t, r.ops.ReleaseClaim(t.Context(), "", r.ref("mail", "pending")), ops.ErrBadInput)
 		require.Equal(t, before, r.rows())
 		require.Empty(t, r.audit())

@@ -52,6 +52,7 @@ const (
 	exitNotFound = 3
 	exitRefused  = 4
 	exitPartly   = 5
+	exitNotYet   = 6
 )
 
 const exitCodesHelp = `inboxctl ends with one of these codes:
@@ -70,6 +71,8 @@ const exitCodesHelp = `inboxctl ends with one of these codes:
      was never read to its end
   5  partly done: some of several are done, or it was interrupted; inboxctl prints
      what was done, and that is kept; or "status" could not count everything
+  6  not yet: what was requested is not carried out within --wait, and may still be;
+     or the partition has halted there again
 
 With several statuses in one command: 0 if all are done, 5 if some are, else the
 code that all errors have in common, or 1.`
@@ -92,7 +95,8 @@ var errNotConfirmed = errors.New("not confirmed, nothing was done")
 
 var refusals = []error{
 	errNotConfirmed, ops.ErrStale, ops.ErrAmbiguous, ops.ErrNotPoisoned, ops.ErrNotCompleted, ops.ErrNotClaimed,
-	ops.ErrNotSkippable, ops.ErrStillDeclared, ops.ErrPaused, ops.ErrProcessing, ops.ErrNeedsApplication, ops.ErrReplayOff, cleanup.ErrLeaseHeld,
+	ops.ErrNotSkippable, ops.ErrStillDeclared, ops.ErrPaused, ops.ErrProcessing,
+	ops.ErrNeedsApplication, ops.ErrReplayOff, cleanup.ErrLeaseHeld,
 }
 
 // exitCode returns the program's exit code for an error.
@@ -110,6 +114,8 @@ func exitCode(err error) int {
 		return exitMisuse
 	case errors.Is(err, ops.ErrNotFound):
 		return exitNotFound
+	case errors.Is(err, ops.ErrStillHalted):
+		return exitNotYet
 	case ok && waiting.Err == nil, slices.ContainsFunc(refusals, refused):
 		return exitRefused
 	}

@@ -28,6 +28,9 @@ func TestLostOutputFailsEveryCommand(t *testing.T) {
 		r.halted()
 		r.removed()
 		first, second, third := r.reject(1, nil, nil), r.reject(2, nil, nil), r.reject(3, nil, nil)
+		inboxtest.Accept(t, r.ib, "claimed")
+		inboxtest.Exec(t, r.d.DB,
+			`UPDATE inbox_handler_statuses SET processing_started_at = created_at WHERE message_id = 'claimed'`)
 		status := func(id string) string { return r.status(id).ID }
 		commands := [][]string{
 			{}, {"help"}, {"help", "retry"}, {"version"}, {"completion", "bash"}, {"completion", "zsh"}, {"completion", "fish"},
@@ -38,6 +41,7 @@ func TestLostOutputFailsEveryCommand(t *testing.T) {
 			{"consumers"}, {"progress"}, {"workers"}, {"locks"}, {"gaps"}, {"markers", "1"}, {"audit"},
 			{"rejected", "list"}, {"rejected", "show", first},
 			{"retry", status("1")}, {"discard", status("2")}, {"retry", "--matching", "--message", "3", "--yes"},
+			{"rerun", "5", "--handler", fine, "--reason", "x", "--yes"}, {"release", "claimed", "--handler", fine, "--yes"},
 			{"delete", "4", "--confirm", "4"},
 			{"rejected", "accept", third}, {"rejected", "delete", second, "--confirm", second},
 			{"resume-partition", "c", "orders/1@7"}, {"skip-record", "c", "orders/1@7", "--yes"},
@@ -79,7 +83,8 @@ func TestLostOutputFailsEveryCommand(t *testing.T) {
 // changes reports whether a command can be run only once.
 func changes(args []string) bool {
 	line := strings.Join(args, " ")
-	for _, once := range []string{"retry", "discard", "delete", "rejected accept", "rejected delete", "forget-topic"} {
+	for _, once := range []string{"retry", "discard", "delete", "rejected accept", "rejected delete", "forget-topic",
+		"rerun", "release"} {
 		if strings.HasPrefix(line, once+" ") {
 			return true
 		}

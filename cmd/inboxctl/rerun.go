@@ -38,7 +38,7 @@ its status under the other key again), and if no living worker has the handler. 
 reason goes into the audit.
 
 ` + handlerActionHelp
-	cmd.Example = `  inboxctl rerun order-7f9c2ba4 --handler orders.mail --reason 'the mail server lost it'`
+	cmd.Example = `  inboxctl rerun order-7f9c2ba4 --handler orders.mail --reason 'the mail got lost'`
 	cmd.Flags().StringVar(&reason, "reason", "", "why, 1 to 500 characters, for the audit")
 	return cmd
 }
