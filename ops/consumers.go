@@ -263,7 +263,9 @@ func whyWaiting(consumers []Consumer, at PartitionRef) string {
 
 // reportSince returns the partition if a heartbeat within so long reports it halted there, and whether each living
 // worker of the channel has sent such a heartbeat: one stores only the most important partitions.
-func reportSince(consumers []Consumer, at PartitionRef, since time.Duration) (halted *ConsumedPartition, reported bool) {
+func reportSince(consumers []Consumer, at PartitionRef, since time.Duration) (
+	halted *ConsumedPartition, reported bool,
+) {
 	reported = true
 	for _, c := range consumers {
 		if c.Channel != at.Channel {
