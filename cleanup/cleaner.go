@@ -27,6 +27,7 @@ type Store interface {
 	store.Cleaner
 	store.Progress
 	DeleteMarkers(ctx context.Context, before time.Time, limit int) (int64, error)
+	DeleteRequests(ctx context.Context, before time.Time, limit int) (int64, error)
 	DeleteWorkers(ctx context.Context, workerIDs []string) (int64, error)
 	MarkReleased(ctx context.Context, workerID string, now time.Time) error
 	Workers(ctx context.Context, now time.Time) ([]store.WorkerState, error)
@@ -341,6 +342,9 @@ func (r *run) pruneMarkers(ctx context.Context) error {
 func (r *run) pruneOthers(ctx context.Context) error {
 	if age := r.cfg.Options.AuditRetention; age > 0 {
 		if err := r.pruneRows(ctx, &r.deleted.Audit, r.now.Add(-age), r.cfg.Store.DeleteAudit); err != nil {
+			return err
+		}
+		if err := r.pruneRows(ctx, new(int64), r.now.Add(-age), r.cfg.Store.DeleteRequests); err != nil {
 			return err
 		}
 	}

@@ -29,6 +29,23 @@ type Operators interface {
 	AuditViews
 	Backfiller
 	ConsumerViews
+	WorkerRequests
+}
+
+// WorkerRequests are what operators request of living workers.
+type WorkerRequests interface {
+	AddRequest(ctx context.Context, pool gorm.ConnPool, request models.Request) error
+	// OpenRequests returns up to limit requests that no worker has taken and that were made after since, the earliest
+	// first.
+	OpenRequests(ctx context.Context, pool gorm.ConnPool, since time.Time, limit int) ([]models.Request, error)
+	// TakeRequest reports whether this call has taken the request: a request is taken once.
+	TakeRequest(ctx context.Context, pool gorm.ConnPool, id, takenBy string, now time.Time) (bool, error)
+	// EndRequest stores what came of a request: a result, or a problem.
+	EndRequest(ctx context.Context, pool gorm.ConnPool, id, result, problem string, now time.Time) error
+	// LoadRequest returns a request; nil if there is none.
+	LoadRequest(ctx context.Context, pool gorm.ConnPool, id string) (*models.Request, error)
+	// DeleteRequests removes up to limit requests that were made before that time.
+	DeleteRequests(ctx context.Context, before time.Time, limit int) (int64, error)
 }
 
 // StatusLists finds and counts statuses.

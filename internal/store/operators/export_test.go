@@ -203,6 +203,13 @@ func PlansOf(q Queries) []Planned {
 			"inbox_rejected_messages_pkey", 1, auto + "inbox_rejected_messages_1 (id=?)"},
 		{"deleteRejected", deleteRejected, []any{id(7)}, "inbox_rejected_messages_pkey", 2, auto +
 			"inbox_rejected_messages_1 (id=?)"},
+		{"addRequest", addRequest, []any{id(9999), "cancel", "hot", "{}", "ada", now}, "", 10, ""},
+		{"openRequests", openRequests, []any{q.form.Time(Million.Add(-time.Hour)), 100}, "", 10,
+			"INDEX inbox_requests_requested_at (requested_at>?)"},
+		{"takeRequest", takeRequest, []any{id(1), "p", now}, "", 10, auto + "inbox_requests_1 (id=?)"},
+		{"endRequest", endRequest, []any{id(1), "{}", "", now}, "", 10, auto + "inbox_requests_1 (id=?)"},
+		{"loadRequest", loadRequest, []any{id(1)}, "", 10, auto + "inbox_requests_1 (id=?)"},
+		{"deleteRequests", deleteRequests, []any{now, 100}, "", 10, "INDEX inbox_requests_requested_at (requested_at<?)"},
 		{"walkGaps", walkGaps, []any{id(5000), 1000}, "inbox_gaps_pkey", 1000, auto + "inbox_gaps_1 (id<?)"},
 		{"markersOf", markersOf, []any{"m500", "", "", 1000}, "inbox_markers_pkey", 2, auto +
 			"inbox_markers_1 (message_id=?)"},

@@ -73,6 +73,7 @@ var statementGroups = []group{
 	{"Gaps", gapTests},
 	{"Requests", requestTests},
 	{"Actions", actionTests},
+	{"Requests to workers", workerRequestTests},
 	{"Errors", errorTests},
 }
 
