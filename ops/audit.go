@@ -31,6 +31,7 @@ const (
 	ActionDiscard        Action = "discard"
 	actionRerun          Action = "rerun"
 	actionReleaseClaim   Action = "release_claim"
+	ActionCancel         Action = "cancel" // records the request, like those of partitions
 	actionDelete         Action = "delete"
 	ActionReplay         Action = "replay"
 	ActionBackfill       Action = "backfill"
@@ -49,7 +50,7 @@ const (
 // Actions returns all actions.
 func Actions() []Action {
 	return []Action{ActionView, actionViewRejected, ActionRetry, ActionDiscard, actionRerun, actionReleaseClaim,
-		actionDelete, ActionReplay, ActionBackfill, ActionReAccept, actionDeleteRejected, ActionPause, actionResume,
+		ActionCancel, actionDelete, ActionReplay, ActionBackfill, ActionReAccept, actionDeleteRejected, ActionPause, actionResume,
 		actionResumePartition, actionSkipRecord, actionForgetTopic, ActionCleanup, actionDenied}
 }
 

@@ -36,6 +36,7 @@ type Ops struct {
 	rejections
 	processes
 	auditLog
+	workerRequests
 	db *gorm.DB
 }
 
@@ -89,7 +90,7 @@ func New(db *gorm.DB, configure ...func(o *Options)) (*Ops, error) {
 	search, processes := statusSearch{a}, processes{a}
 	return &Ops{access: a, statusSearch: search, statusActions: statusActions{search},
 		messageViews: messageViews{search, processes, a}, rejections: rejections{a}, processes: processes,
-		auditLog: auditLog{a}, db: db}, nil
+		auditLog: auditLog{a}, workerRequests: workerRequests{messageViews{search, processes, a}}, db: db}, nil
 }
 
 // fewConnections is the default of Connections.
@@ -192,6 +193,9 @@ var (
 	// ErrProcessing means that a message cannot be deleted, a status neither retried nor discarded, and a rejected
 	// message not run again, while its handler runs.
 	ErrProcessing = errors.New("being processed")
+	// ErrNotYet means that a request to a worker has not ended yet, and ErrRequestFailed that it has failed.
+	ErrNotYet        = errors.New("not carried out yet")
+	ErrRequestFailed = errors.New("failed")
 	// ErrBadInput means that an argument is missing, malformed or out of range.
 	ErrBadInput = errors.New("bad input")
 	// ErrNeedsApplication means that only the running application can do this, because it knows the channels and
@@ -246,6 +250,9 @@ type Live interface {
 	Subscription(key string) (Subscription, error)
 	// Ready prepares the tables for rows of this process's handlers, as its start or first accept does.
 	Ready(ctx context.Context) error
+	// Running returns how to cancel the context of the call that this process makes of a handler key for a message, in the
+	// attempt of that number if it is not 0. The call's failure then names who has cancelled it.
+	Running(handlerKey, messageID string, attempt int) (cancel func(by string), running bool)
 	// Wake notifies this process's processor that handlers have due statuses.
 	Wake(handlerKeys ...string)
 	// Ended returns, by handler key, the attempts that ended in this process within about the last hour, and since when
