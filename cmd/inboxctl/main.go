@@ -114,7 +114,7 @@ func exitCode(err error) int {
 		return exitMisuse
 	case errors.Is(err, ops.ErrNotFound):
 		return exitNotFound
-	case errors.Is(err, ops.ErrStillHalted):
+	case errors.Is(err, ops.ErrStillHalted), errors.Is(err, ops.ErrNotYet):
 		return exitNotYet
 	case ok && waiting.Err == nil, slices.ContainsFunc(refusals, refused):
 		return exitRefused
