@@ -29,6 +29,11 @@ func (q *request) confirmRelease() error {
 		Warning: "Another call begins at once, and nothing stops the old one: a handler that is not transactional may run twice at once. What the old call returns changes nothing in the status. Claims of dead workers are released without this within about a minute."})
 }
 
+func (q *request) confirmCancel() error {
+	return q.confirmHandler(confirmHandlerBody{Heading: "Cancel this call?", Button: "Cancel the call", Form: "./cancel?",
+		Warning: "Its worker cancels the call's context within about a heartbeat. A handler that obeys has failed, which is charged; one that ignores it goes on. Messages that share the call in a batch are cancelled with it."})
+}
+
 func (q *request) confirmHandler(b confirmHandlerBody) (err error) {
 	if b.HandlerRef, err = handlerIn(q.query); err != nil {
 		return err
@@ -64,6 +69,13 @@ func (q *request) rerun() error {
 func (q *request) release() error {
 	return q.actOnHandler("released", func(ref ops.HandlerRef) error {
 		return q.d.ops.ReleaseClaim(q.r.Context(), q.actor(), ops.Ref{StatusID: q.given().Get("status"), Version: ref.Version})
+	})
+}
+
+func (q *request) cancel() error {
+	return q.actOnHandler("cancel-requested", func(ref ops.HandlerRef) error {
+		_, err := q.d.ops.CancelCall(q.r.Context(), q.actor(), ref)
+		return err
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/dashboard"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/models"
 )
 
 // addressIn returns the query of the page's link to a path.
@@ -64,5 +65,25 @@ func TestAClaimIsReleased(t *testing.T) {
 		require.Contains(t, actionsOf(r.audit()), "operator@example.org release_claim status")
 		r.as(dashboard.Viewer)
 		require.Equal(t, http.StatusForbidden, r.get("release?"+at.Encode()).Status)
+	})
+}
+
+// TestARunningCallIsCancelled proves contract 5.4: the request is stored, also if another process makes the call.
+func TestARunningCallIsCancelled(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		r.as(dashboard.Operator)
+		inboxtest.Accept(t, r.ib, "m1")
+		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_handler_statuses SET processing_started_at = created_at WHERE handler_key = 'mail'`)
+		require.NotContains(t, r.page("message?id=m1"), "Cancel the call…", "a ProcessPending makes it")
+		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_handler_statuses SET worker_id = '00000000-0000-7000-8000-000000000001'
+			WHERE handler_key = 'mail'`)
+		at := addressIn(t, r.page("message?id=m1"), "cancel")
+		require.Contains(t, r.page("cancel?"+at.Encode()), "Cancel this call?")
+		require.Contains(t, r.follow(r.post("cancel?"+at.Encode(), url.Values{})), "Requested: its worker cancels the call")
+		var asked models.Request
+		require.NoError(t, r.d.DB.Take(&asked).Error)
+		require.Equal(t, []string{"cancel", "mail", "operator@example.org"}, []string{asked.Kind, asked.Target, asked.Actor})
+		at.Set("version", "99")
+		require.Equal(t, http.StatusConflict, r.post("cancel?"+at.Encode(), url.Values{}).Status)
 	})
 }

@@ -44,6 +44,8 @@ func routes() []route {
 		{post, "discard", Operator, (*request).discard, false, nil},
 		{get, "rerun", Operator, (*request).confirmRerun, false, handlerFields},
 		{post, "rerun", Operator, (*request).rerun, false, nil},
+		{get, "cancel", Operator, (*request).confirmCancel, false, handlerFields},
+		{post, "cancel", Operator, (*request).cancel, false, nil},
 		{get, "release", Operator, (*request).confirmRelease, false, with(handlerFields, "status")},
 		{post, "release", Operator, (*request).release, false, nil},
 		{post, "selected", Operator, (*request).confirmSelected, false, nil},

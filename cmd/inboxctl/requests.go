@@ -210,9 +210,9 @@ func newReplay(a *app) *cobra.Command {
 	var wait time.Duration
 	cmd := &cobra.Command{
 		Use: "replay MESSAGE-ID", Short: "Accept an edited copy of a message as a new one",
-		Long: `Has the application accept a copy of a message as a new one, for all handlers that take
-its type now. What no flag names is as in the original. The application refuses it
-unless its option AllowReplay is on.
+		Long: `Has the application accept a copy of a message as a new one, for all handlers that
+take its type now. What no flag names is as in the original. The application refuses
+it unless its option AllowReplay is on.
 
 ` + requestHelp + `
 
