@@ -50,8 +50,9 @@ const (
 // Actions returns all actions.
 func Actions() []Action {
 	return []Action{ActionView, actionViewRejected, ActionRetry, ActionDiscard, actionRerun, actionReleaseClaim,
-		ActionCancel, actionDelete, ActionReplay, ActionBackfill, ActionReAccept, actionDeleteRejected, ActionPause, actionResume,
-		actionResumePartition, actionSkipRecord, actionForgetTopic, ActionCleanup, actionDenied}
+		ActionCancel, actionDelete, ActionReplay, ActionBackfill, ActionReAccept, actionDeleteRejected,
+		ActionPause, actionResume, actionResumePartition, actionSkipRecord, actionForgetTopic, ActionCleanup,
+		actionDenied}
 }
 
 // AuditEntry is one row of the audit.

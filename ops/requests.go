@@ -148,15 +148,15 @@ func (o workerRequests) RequestBackfill(
 	return o.requestWorker(ctx, actor, ActionBackfill, handlerKey, "handler "+handlerKey, argument, argument)
 }
 
-// RequestCleanup requests a Cleanup of a living worker. It needs only the tables, and returns the ID of the request, see
-// AwaitRequest.
+// RequestCleanup requests a Cleanup of a living worker. It needs only the tables, and returns the ID of the request,
+// see AwaitRequest.
 func (o workerRequests) RequestCleanup(ctx context.Context, actor Actor) (requestID string, err error) {
 	return o.requestWorker(ctx, actor, ActionCleanup, "", "inbox", struct{}{}, nil)
 }
 
 // RequestReplay requests a Replay of a living worker that has the message's channel. The worker refuses it unless its
-// application allows replays. It needs only the tables, and returns the ID of the request, see AwaitRequest, and that of
-// the copy.
+// application allows replays. It needs only the tables, and returns the ID of the request, see AwaitRequest, and that
+// of the copy.
 func (o workerRequests) RequestReplay(ctx context.Context, actor Actor, ref MessageRef, edit Edit) (
 	requestID, copyID string, err error,
 ) {

@@ -123,7 +123,8 @@ func (r *Runner) call(ctx context.Context, cancel context.CancelCauseFunc, sessi
 	if c.Until != nil {
 		p.GiveUp = c.Until.Done()
 	}
-	errs := call(handler.ContextWithDB(ctx, session), cancel, tx, group[0].Handler, r.Middleware, r.Running, p, deliveries...)
+	errs := call(handler.ContextWithDB(ctx, session), cancel, tx, group[0].Handler, r.Middleware, r.Running, p,
+		deliveries...)
 	for i, err := range errs {
 		errs[i] = usable(err)
 	}
