@@ -128,7 +128,8 @@ type Options struct {
 	// and 4, and 4 for a pool without a limit.
 	Connections int
 	// AllowReplay allows Replay. Who may replay a message may make the application do anything that a message can:
-	// leave it off where operators are not trusted with that. Default off (contract 11.1).
+	// leave it off where operators are not trusted with that. The inbox's own option Ops decides about the replays that
+	// programs with the tables alone request (RequestReplay). Default off (contract 11.1).
 	AllowReplay bool
 	// Redact replaces each value before anybody sees it or searches in it. It changes neither the stored rows nor the
 	// input of Replay and ReAccept. Failure groups are made of errors as they are stored, without the parts that
@@ -209,7 +210,7 @@ var (
 
 // Can reports whether this Ops supports an action, regardless of the actor and the target. It returns nil, or the error
 // that the action's method always returns: ErrNeedsApplication or, with the application, ErrReplayOff. All actions but
-// Backfill, Replay, ReAccept, ReAcceptMatching and Cleanup need only the tables. Can is for user interfaces, so that
+// Backfill, Replay, ReAccept, ReAcceptMatching and Cleanup need only the tables; for these there are requests. Can is for user interfaces, so that
 // they offer only actions that work; the methods check for themselves (contract 11.1).
 func (o *access) Can(action Action) error {
 	able := true
