@@ -210,8 +210,8 @@ var (
 
 // Can reports whether this Ops supports an action, regardless of the actor and the target. It returns nil, or the error
 // that the action's method always returns: ErrNeedsApplication or, with the application, ErrReplayOff. All actions but
-// Backfill, Replay, ReAccept, ReAcceptMatching and Cleanup need only the tables; for these there are requests. Can is for user interfaces, so that
-// they offer only actions that work; the methods check for themselves (contract 11.1).
+// Backfill, Replay, ReAccept, ReAcceptMatching and Cleanup need only the tables, and these can be requested. Can is for
+// user interfaces, so that they offer only actions that work; the methods check for themselves (contract 11.1).
 func (o *access) Can(action Action) error {
 	able := true
 	switch action {
