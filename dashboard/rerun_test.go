@@ -68,7 +68,7 @@ func TestAClaimIsReleased(t *testing.T) {
 	})
 }
 
-// TestARunningCallIsCancelled proves contract 5.4: the request is stored, also if another process makes the call.
+// TestARunningCallIsCancelled proves contract 11.1: the request is stored, also if another process makes the call.
 func TestARunningCallIsCancelled(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.as(dashboard.Operator)

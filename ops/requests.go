@@ -65,7 +65,7 @@ type replayArgument struct {
 // that within about a heartbeat. A handler that returns an error then has failed, and is charged, with an error that
 // begins "cancelled by operator"; one that returns nil has completed. One that ignores its context goes on, as after a
 // timeout: see ReleaseClaim. Messages that share the call with this one, in a batch, are cancelled with it (contract
-// 5.4). It returns the ID of the request, see AwaitRequest.
+// 5.5, 11.1). It returns the ID of the request, see AwaitRequest.
 //
 // ErrNotClaimed means that no worker is processing the status, ErrStale that it has another version. A call of an
 // Inline or Direct channel has no status: it can be cancelled once a worker reports that it does not return, otherwise

@@ -21,7 +21,7 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// TestCancelledCallHasFailed proves contract 5.4: an operator with the tables alone cancels the call on its worker.
+// TestCancelledCallHasFailed proves contract 5.5, 11.1: an operator with the tables alone cancels the call.
 func TestCancelledCallHasFailed(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		began := make(chan string, 10)
@@ -71,7 +71,7 @@ func TestCancelledCallHasFailed(t *testing.T) {
 	})
 }
 
-// TestCancelledTransactionalCallIsRolledBack proves contract 5.4, 5.11.
+// TestCancelledTransactionalCallIsRolledBack proves contract 5.11, 11.1.
 func TestCancelledTransactionalCallIsRolledBack(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		inboxtest.Exec(t, d.DB, `CREATE TABLE letters (id text)`)

@@ -52,7 +52,7 @@ func TestRunningApplicationCarriesRequestsOut(t *testing.T) {
 	})
 }
 
-// TestCancelEndsARunningCall proves contract 5.4.
+// TestCancelEndsARunningCall proves contract 11.1.
 func TestCancelEndsARunningCall(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		began := make(chan struct{}, 10)
