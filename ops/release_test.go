@@ -120,6 +120,9 @@ func TestOnlyAClaimIsReleased(t *testing.T) {
 		ref := r.ref("mail", "processing")
 		inboxtest.OneWins(t, 8, ops.ErrStale, func(int) error { return r.ops.ReleaseClaim(t.Context(), ada, ref) })
 		require.Equal(t, []string{"ada release_claim status " + ref.StatusID}, r.audit())
+		audit, err := r.ops.Audit(t.Context(), ops.AuditFilter{Action: "release_claim"}, "", 10)
+		require.NoError(t, err)
+		require.Equal(t, "handler key mail, message ID processing", audit.Items[0].Summary())
 		m, err := r.ops.Message(t.Context(), ada, ops.MessageRef{ID: "processing"})
 		require.NoError(t, err)
 		mail := m.Statuses[0]

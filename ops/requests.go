@@ -51,7 +51,7 @@ type cancelArgument struct {
 
 type backfillArgument struct {
 	From   time.Time `json:"from"`
-	To     time.Time `json:"to"`
+	To     time.Time `json:"to,omitzero"`
 	DryRun bool      `json:"dry_run"`
 	Max    int64     `json:"max"`
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -68,6 +69,7 @@ func TestCancelledCallHasFailed(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, audit.Items, 2)
 		require.Equal(t, "handler plain of message 1", audit.Items[1].Target)
+		require.Regexp(t, "^requested, attempt 1, request ID [0-9a-f-]{36}$", audit.Items[1].Summary())
 	})
 }
 
@@ -180,6 +182,18 @@ func TestRequestsAreCarriedOutInTheOperatorsName(t *testing.T) {
 		require.EqualValues(t, 3, deleted.Messages)
 		require.Contains(t, r.audit(), "bob cleanup inbox")
 		require.NotContains(t, strings.Join(r.audit(), "\n"), "me ")
+
+		audit, err := o.Audit(t.Context(), ops.AuditFilter{Actor: "bob"}, "", 100)
+		require.NoError(t, err)
+		var requested []string
+		for _, e := range slices.Backward(audit.Items) {
+			if words, _, found := strings.Cut(e.Summary(), "request ID"); found {
+				requested = append(requested, string(e.Action)+" "+words)
+			}
+		}
+		from := ", from " + since.UTC().Format(time.RFC3339)
+		require.Equal(t, []string{"backfill requested, dry run" + from + ", ", "backfill requested" + from + ", ",
+			"replay requested, copy ID " + copied + ", namespace c, ", "cleanup requested, "}, requested)
 	})
 }
 

@@ -64,6 +64,7 @@ func TestRerunRunsOneEndedHandlerAgain(t *testing.T) {
 		require.Equal(t, "handler mail of message discarded", audit.Items[0].Target)
 		require.Contains(t, audit.Items[0].Detail, reason)
 		require.Contains(t, audit.Items[0].Detail, `"state":"discarded"`)
+		require.Regexp(t, "^was discarded, reason: "+reason+", completed at .*, status ID ", audit.Items[0].Summary())
 	})
 }
 
