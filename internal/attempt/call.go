@@ -31,16 +31,16 @@ type Cancelled struct{ By string }
 
 func (e *Cancelled) Error() string { return "cancelled by operator " + e.By }
 
-// limited applies an attempt's timeout to ctx; 0 means no limit. cancel ends the context for another cause.
-func limited(ctx context.Context, timeout time.Duration) (
-	within context.Context, cancel context.CancelCauseFunc, end context.CancelFunc,
-) {
-	ctx, cancel = context.WithCancelCause(ctx)
+// limited applies an attempt's timeout to ctx; 0 means no limit. The caller must call cancel with nil once the call has
+// ended. Called before that, cancel ends the context for another cause. Each call of a handler pays for what this
+// allocates, so there is one function for both.
+func limited(ctx context.Context, timeout time.Duration) (context.Context, context.CancelCauseFunc) {
+	own, cancel := context.WithCancelCause(ctx)
 	if timeout <= 0 {
-		return ctx, cancel, func() { cancel(nil) }
+		return own, cancel
 	}
-	within, stop := context.WithTimeoutCause(ctx, timeout, ErrTimeout)
-	return within, cancel, func() { stop(); cancel(nil) }
+	within, stop := context.WithTimeoutCause(own, timeout, ErrTimeout)
+	return within, func(cause error) { cancel(cause); stop() }
 }
 
 // patience says what to do about a handler that ignores its cancelled context. The functions are called from the call's
@@ -271,18 +271,20 @@ func (r *Running) end(call uint64) {
 	delete(r.calls, call)
 }
 
-// Find returns the call of a handler key for a message, in its attempt of that number if that is not 0.
+// Find returns the latest call of a handler key for a message, in its attempt of that number if that is not 0. Earlier
+// ones were given up as stuck.
 func (r *Running) Find(handlerKey, messageID string, attempt int) (call RunningCall, found bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, c := range r.calls {
-		if slices.ContainsFunc(c.deliveries, func(d handler.Delivery) bool {
+	var latest uint64 // calls are numbered from 1
+	for number, c := range r.calls {
+		if number > latest && slices.ContainsFunc(c.deliveries, func(d handler.Delivery) bool {
 			return d.ID == messageID && d.HandlerKey == handlerKey && (attempt == 0 || d.Attempt == attempt)
 		}) {
-			return c, true
+			latest = number
 		}
 	}
-	return RunningCall{}, false
+	return r.calls[latest], latest > 0
 }
 
 // Cancel cancels the context of the call, also of those messages that share the call, for an operator.

@@ -119,8 +119,8 @@ func (r *Runner) runProtected(ctx context.Context, group []*Attempt, c Call) {
 
 // runPlain makes one call outside any transaction.
 func (r *Runner) runPlain(ctx context.Context, group []*Attempt, c Call) {
-	ctx, cancel, end := limited(StartSpan(ctx, r.Instruments, group...), group[0].Timeout)
-	defer end()
+	ctx, cancel := limited(StartSpan(ctx, r.Instruments, group...), group[0].Timeout)
+	defer cancel(nil)
 	errs := r.call(ctx, cancel, r.DB, nil, group, c)
 	for i, a := range group {
 		a.Err, a.Cause = errs[i], context.Cause(ctx)
@@ -154,8 +154,8 @@ func (r *Runner) runTx(ctx context.Context, group []*Attempt, c Call) {
 		return
 	}
 
-	within, cancel, end := limited(StartSpan(ctx, r.Instruments, current...), current[0].Timeout)
-	defer end()
+	within, cancel := limited(StartSpan(ctx, r.Instruments, current...), current[0].Timeout)
+	defer cancel(nil)
 	session, watched := handlertx.Watch(within, t.DB, r.StatementTimeout)
 	errs := r.call(within, cancel, session, session, current, c)
 	for _, a := range current {

@@ -103,8 +103,8 @@ func (r *Runner) runMember(ctx context.Context, t *handlertx.Tx, first bool, a *
 		return err
 	}
 	one := []*Attempt{a}
-	ctx, cancel, end := limited(StartSpan(ctx, r.Instruments, a), a.Timeout)
-	defer end()
+	ctx, cancel := limited(StartSpan(ctx, r.Instruments, a), a.Timeout)
+	defer cancel(nil)
 	session, watched := handlertx.Watch(ctx, t.DB, r.StatementTimeout)
 	a.watched = watched
 	err := r.call(ctx, cancel, session, session, one, c)[0]
