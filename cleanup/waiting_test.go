@@ -65,9 +65,9 @@ func TestCleanupKeepsMessagesAPartitionMayRedeliver(t *testing.T) {
 		})
 		inboxtest.Exec(t, d.DB, `INSERT INTO inbox_audit (id, actor, action, target, detail, occurred_at, database_role)
 			VALUES ('0192f000-0000-7000-8000-000000000001', 'ann', 'pause', 'a', '{}', ?, '')`, inboxtest.Noon)
-		for i, age := range []time.Duration{0, 2 * time.Hour} {
+		for i, at := range []time.Duration{-9 * 24 * time.Hour, -7 * 24 * time.Hour} {
 			require.NoError(t, d.DB.Create(&models.Request{ID: fmt.Sprintf("0192f000-0000-7000-8000-%012d", i), Kind: "cleanup",
-				Argument: "{}", Actor: "ann", RequestedAt: inboxtest.Noon.Add(age)}).Error)
+				Argument: "{}", Actor: "ann", RequestedAt: inboxtest.Noon.Add(at)}).Error)
 		}
 		now := clock.Now()
 		record(t, d, now, at(-1, now), at(0, now), at(1, time.Time{}))
@@ -80,7 +80,7 @@ func TestCleanupKeepsMessagesAPartitionMayRedeliver(t *testing.T) {
 		require.Equal(t, 1, stored())
 		var requests int64
 		require.NoError(t, d.DB.Model(&models.Request{}).Count(&requests).Error)
-		require.EqualValues(t, 1, requests, "the old one goes with the audit")
+		require.EqualValues(t, 1, requests, "the one that is older than 8 days is deleted")
 		require.Zero(t, c.Health(), "runs by hand say so by themselves")
 
 		record(t, d, now, at(1, inboxtest.Noon.Add(time.Hour)))

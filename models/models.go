@@ -162,7 +162,7 @@ type Request struct {
 	// Target says which workers can do it: those that have this handler key or, for a replay, this channel. It is empty
 	// for a cleanup.
 	Target string `gorm:"column:target;type:varchar(200);not null"`
-	// Argument is JSON. A replay's may have a whole payload.
+	// Argument is JSON, which may have a whole payload. It is empty once the request has ended.
 	Argument    string    `gorm:"column:argument;type:text;not null"`
 	Actor       string    `gorm:"column:actor;type:varchar(200);not null"`
 	RequestedAt time.Time `gorm:"column:requested_at;not null;index:inbox_requests_requested_at,priority:1"`

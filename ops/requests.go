@@ -43,10 +43,13 @@ type Request struct {
 	Problem string
 }
 
-// cancelArgument names the call to cancel. Attempt is 0 for a call without a status.
+// cancelArgument names the call to cancel, by the claim's version. Attempt and Version are 0 for a call without a
+// status.
 type cancelArgument struct {
 	MessageID string `json:"message_id"`
+	Namespace string `json:"namespace,omitempty"`
 	Attempt   int    `json:"attempt,omitempty"`
+	Version   int64  `json:"version,omitempty"`
 }
 
 type backfillArgument struct {
@@ -73,9 +76,9 @@ type replayArgument struct {
 func (o workerRequests) CancelCall(ctx context.Context, actor Actor, ref HandlerRef) (requestID string, err error) {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
-	argument := cancelArgument{MessageID: ref.Message.ID}
+	argument := cancelArgument{MessageID: ref.Message.ID, Namespace: ref.Message.Namespace}
 	if err = ref.check(); err == nil {
-		argument.Attempt, err = o.runningAttempt(ctx, ref)
+		err = o.running(ctx, ref, &argument)
 	}
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", ActionCancel, err)
@@ -85,8 +88,8 @@ func (o workerRequests) CancelCall(ctx context.Context, actor Actor, ref Handler
 		map[string]any{"attempt": argument.Attempt})
 }
 
-// runningAttempt returns the number of the attempt that a worker is making.
-func (o workerRequests) runningAttempt(ctx context.Context, ref HandlerRef) (int, error) {
+// running completes the argument with the attempt that a worker is making.
+func (o workerRequests) running(ctx context.Context, ref HandlerRef, argument *cancelArgument) error {
 	number, err := o.numberOf(ctx, o.pool(ctx), ref.Message)
 	var rows []store.StatusRow
 	if err == nil {
@@ -95,19 +98,23 @@ func (o workerRequests) runningAttempt(ctx context.Context, ref HandlerRef) (int
 	i := slices.IndexFunc(rows, func(s store.StatusRow) bool { return s.HandlerKey == ref.HandlerKey })
 	switch {
 	case err != nil && !errors.Is(err, ErrNotFound):
-		return 0, err
+		return err
+	case i < 0 && ref.Version != 0:
+		return fmt.Errorf("%w: its status is gone", ErrStale)
 	case i < 0:
-		return 0, o.checkReported(ctx, ref)
+		return o.checkReported(ctx, ref)
 	}
 	switch s := &rows[i]; {
 	case ref.Version != 0 && int64(s.Version) != ref.Version:
-		return 0, fmt.Errorf("%w: it is at version %d, not %d", ErrStale, s.Version, ref.Version)
+		return fmt.Errorf("%w: it is at version %d, not %d", ErrStale, s.Version, ref.Version)
 	case stateOf(&s.HandlerStatus) != StateProcessing:
-		return 0, fmt.Errorf("%w but %s", ErrNotClaimed, stateOf(&s.HandlerStatus))
+		return fmt.Errorf("%w but %s", ErrNotClaimed, stateOf(&s.HandlerStatus))
 	case s.WorkerID == nil:
-		return 0, fmt.Errorf("%w by a worker, but by a ProcessPending, which takes no requests", ErrNotClaimed)
+		return fmt.Errorf("%w by a worker, but by a ProcessPending, which takes no requests", ErrNotClaimed)
 	default:
-		return s.ErrorCount + s.AbandonedCount + 1, nil
+		argument.Namespace, argument.Version = s.Namespace, int64(s.Version)
+		argument.Attempt = s.ErrorCount + s.AbandonedCount + 1
+		return nil
 	}
 }
 
@@ -229,11 +236,13 @@ func (o workerRequests) Request(ctx context.Context, id string) (Request, error)
 
 // AwaitRequest waits until a request has ended, and returns it. The error is ErrRequestFailed with its Problem if it
 // has failed. Once ctx ends, it is ErrNotYet and says why: no worker has taken the request, which expires an hour after
-// it was made, or the worker that has is not done.
+// it was made, or the worker that has is not done. A lost connection does not end the wait, unless the database is away
+// for a minute.
 func (o workerRequests) AwaitRequest(ctx context.Context, id string) (Request, error) {
 	var last Request
 	for {
-		r, err := o.Request(ctx, id)
+		var r Request
+		err := untilDatabaseAnswers(ctx, func() (err error) { r, err = o.Request(ctx, id); return err })
 		switch {
 		case err != nil && ctx.Err() == nil:
 			return last, err
@@ -255,112 +264,166 @@ func (o workerRequests) AwaitRequest(ctx context.Context, id string) (Request, e
 	}
 }
 
-// ServeRequests carries out requests of these kinds in the requesting operators' names, as far as this process can: it
-// runs the call, has the handler, or has one of the channels. It takes a request before it carries it out, so at most
-// once, and stores what came of it. By names this process. A running Inbox calls this at each heartbeat. It needs a
-// Live. Once ctx has ended, no further request begins.
+// servedPage is how many requests are read at a time.
+const servedPage = 100
+
+// ServeRequests carries out requests of these kinds in the requesting operators' names, the earliest first, as far as
+// this process can: it makes the call, has the handler, or has one of the channels. It takes a request before it carries
+// it out, so at most once, and stores what came of it. By names this process, in 1 to 300 characters. A running Inbox
+// calls this at each heartbeat. It needs a Live. Once ctx has ended, no further request begins. It may be called
+// concurrently, in any processes.
 func (o *Ops) ServeRequests(ctx context.Context, by string, channels []string, kinds ...Action) error {
+	if o.opts.Live == nil {
+		return fmt.Errorf("serve requests: %w", ErrNeedsApplication)
+	}
+	names := make([]string, len(kinds))
+	for i, kind := range kinds {
+		names[i] = string(kind)
+	}
 	now, err := o.Now(ctx)
 	if err != nil {
 		return fmt.Errorf("list requests: %w", err)
 	}
-	requests, err := o.store.OpenRequests(ctx, o.pool(ctx), now.Add(-requestsLast), MaxLimit)
-	if err != nil {
-		return fmt.Errorf("list requests: %w", err)
+	at, id := now.Add(-requestsLast), uuid.Nil.String()
+	for {
+		requests, err := o.store.OpenRequests(ctx, o.pool(ctx), names, at, id, servedPage)
+		if err != nil {
+			return fmt.Errorf("list requests: %w", err)
+		}
+		for _, r := range requests {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			at, id = r.RequestedAt, r.ID
+			serve := o.serving(r, now, channels)
+			if serve == nil {
+				continue // another process may be able to
+			}
+			if err := o.serve(ctx, r, by, serve); err != nil {
+				return fmt.Errorf("request %s to %s: %w", r.ID, r.Kind, err)
+			}
+		}
+		if len(requests) < servedPage {
+			return nil
+		}
 	}
-	for _, r := range requests {
-		if !slices.Contains(kinds, Action(r.Kind)) {
-			continue
-		}
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		serve := o.serving(r, channels)
-		if serve == nil {
-			continue // another process may be able to
-		}
-		if err := o.serve(ctx, r, by, serve); err != nil {
-			return fmt.Errorf("request %s to %s: %w", r.ID, r.Kind, err)
-		}
-	}
-	return nil
 }
 
 // serving returns how this process carries a request out; nil if it cannot.
-func (o *Ops) serving(r models.Request, channels []string) func(context.Context) (result any, err error) {
-	actor := Actor(r.Actor)
-	argument := func(into any) error {
-		if err := json.Unmarshal([]byte(r.Argument), into); err != nil {
-			return badInput("argument", "%s", err)
-		}
-		return nil
-	}
-	switch Action(r.Kind) {
-	case ActionCancel:
-		var a cancelArgument
-		if argument(&a) != nil {
-			return nil
-		}
-		cancel, running := o.opts.Live.Running(r.Target, a.MessageID, a.Attempt)
-		if !running {
-			return nil
-		}
-		return func(context.Context) (any, error) {
-			cancel(r.Actor)
-			return map[string]bool{"cancelled": true}, nil
-		}
-	case ActionBackfill:
-		if _, err := o.opts.Live.Subscription(r.Target); err != nil {
-			return nil
-		}
+func (o *Ops) serving(r models.Request, now time.Time, channels []string,
+) func(context.Context) (result any, err error) {
+	switch kind := Action(r.Kind); {
+	case kind == ActionCancel:
+		return o.cancelling(r, now)
+	case kind == ActionCleanup:
+		return func(ctx context.Context) (any, error) { return o.Cleanup(ctx, Actor(r.Actor)) }
+	case kind == ActionBackfill && o.has(r.Target):
 		return func(ctx context.Context) (any, error) {
 			var a backfillArgument
-			if err := argument(&a); err != nil {
+			if err := o.argument(ctx, r, &a); err != nil {
 				return nil, err
 			}
-			return o.Backfill(ctx, actor, r.Target, a.From, a.To, Bulk{DryRun: a.DryRun, Max: a.Max})
+			return o.Backfill(ctx, Actor(r.Actor), r.Target, a.From, a.To, Bulk{DryRun: a.DryRun, Max: a.Max})
 		}
-	case ActionCleanup:
-		return func(ctx context.Context) (any, error) { return o.Cleanup(ctx, actor) }
-	case ActionReplay:
-		if !slices.Contains(channels, r.Target) {
-			return nil
-		}
+	case kind == ActionReplay && slices.Contains(channels, r.Target):
 		return func(ctx context.Context) (any, error) {
 			var a replayArgument
-			if err := argument(&a); err != nil {
-				return nil, err
+			if o.Can(ActionReplay) == nil { // otherwise it is refused without reading the payload
+				if err := o.argument(ctx, r, &a); err != nil {
+					return nil, err
+				}
 			}
-			return o.Replay(ctx, actor, a.Message, a.Edit)
+			return o.Replay(ctx, Actor(r.Actor), a.Message, a.Edit)
 		}
 	}
 	return nil
 }
 
-// serve takes a request, unless another process has, carries it out and stores the result.
+// has reports whether this process declares a handler key.
+func (o *Ops) has(handlerKey string) bool {
+	_, err := o.opts.Live.Subscription(handlerKey)
+	return err == nil
+}
+
+// argument reads a request's argument.
+func (o *Ops) argument(ctx context.Context, r models.Request, into any) error {
+	text := r.Argument
+	if text == "" { // it is long
+		var err error
+		if text, err = o.store.RequestArgument(ctx, o.pool(ctx), r.ID); err != nil {
+			return err
+		}
+	}
+	if err := json.Unmarshal([]byte(text), into); err != nil {
+		return badInput("argument", "%s", err)
+	}
+	return nil
+}
+
+// cancelling returns how to cancel a call; nil if this process does not make it. The same message may be handled again
+// within the hour that a request lasts, even in an attempt of the same number. So the status must still have the
+// version of the claim, and a call without a status must have begun before the request. That compares two durations,
+// so it does not matter whose clock is wrong.
+func (o *Ops) cancelling(r models.Request, now time.Time) func(context.Context) (result any, err error) {
+	var a cancelArgument
+	if json.Unmarshal([]byte(r.Argument), &a) != nil {
+		return nil
+	}
+	ranFor, cancel := o.opts.Live.Running(r.Target, a.MessageID, a.Attempt)
+	if cancel == nil || a.Version == 0 && ranFor < now.Sub(r.RequestedAt) {
+		return nil
+	}
+	return func(ctx context.Context) (any, error) {
+		if a.Version != 0 {
+			ref := HandlerRef{Message: MessageRef{ID: a.MessageID, Namespace: a.Namespace}, HandlerKey: r.Target, Version: a.Version}
+			if err := o.running(ctx, ref, new(cancelArgument)); err != nil {
+				return nil, err
+			}
+		}
+		cancel(r.Actor)
+		return map[string]bool{"cancelled": true}, nil
+	}
+}
+
+// serve takes a request, unless another process has, carries it out and stores the result. A stop ends neither of the
+// two writes: a request that this process has taken is carried out by no other.
 func (o *Ops) serve(ctx context.Context, r models.Request, by string, do func(context.Context) (any, error)) error {
+	writing, cancel := o.bounded(context.WithoutCancel(ctx))
+	defer cancel()
+	now, err := o.Now(writing) // the request may have expired while an earlier one was carried out
+	if err != nil {
+		return err
+	}
 	var taken bool
-	err := o.act(ctx, func(ctx context.Context, tx *gorm.DB) (err error) {
-		taken, err = o.store.TakeRequest(ctx, tx.Statement.ConnPool, r.ID, by, o.opts.Clock.Now())
+	err = o.act(writing, func(ctx context.Context, tx *gorm.DB) (err error) {
+		taken, err = o.store.TakeRequest(ctx, tx.Statement.ConnPool, r.ID, by, now.Add(-requestsLast), now)
 		return err
 	})
 	if err != nil || !taken {
 		return err
 	}
 	var result any
-	problem := ""
+	text, problem := []byte(nil), ""
 	if err = routine.Protect(r.Kind, func() (err error) { result, err = do(ctx); return err }); err != nil {
+		if ctx.Err() != nil {
+			err = fmt.Errorf("%s stopped meanwhile: %w", by, err)
+		}
 		problem = store.SanitizeError(o.redactor.Error(redact.Value{}, err.Error()))
 	}
-	text, err := json.Marshal(result)
-	if err != nil {
-		return fmt.Errorf("its result: %w", err)
+	if result != nil {
+		if text, err = json.Marshal(result); err != nil {
+			return fmt.Errorf("its result: %w", err)
+		}
 	}
 	return untilDatabaseAnswers(ctx, func() error {
 		ctx, cancel := o.bounded(context.WithoutCancel(ctx))
 		defer cancel()
+		now, err := o.Now(ctx)
+		if err != nil {
+			return err
+		}
 		return o.act(ctx, func(ctx context.Context, tx *gorm.DB) error {
-			return o.store.EndRequest(ctx, tx.Statement.ConnPool, r.ID, string(text), problem, o.opts.Clock.Now())
+			return o.store.EndRequest(ctx, tx.Statement.ConnPool, r.ID, string(text), problem, now)
 		})
 	})
 }

@@ -14,9 +14,11 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/cleanup"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/racetest"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/ops"
@@ -249,5 +251,136 @@ func TestStartedInboxServesRequests(t *testing.T) {
 		require.NoError(t, err)
 		_, err = o.AwaitRequest(t.Context(), id)
 		require.False(t, errors.Is(err, ops.ErrNotYet), "%v", err)
+	})
+}
+
+// storeRequest stores a request as an operator does, made so long ago.
+func storeRequest(t *testing.T, d *inboxtest.Database, kind ops.Action, target, argument string, ago time.Duration) string {
+	t.Helper()
+	id := uuid.Must(uuid.NewV7()).String()
+	require.NoError(t, d.DB.Create(&models.Request{ID: id, Kind: string(kind), Target: target, Argument: argument,
+		Actor: "ada", RequestedAt: time.Now().Add(-ago)}).Error)
+	return id
+}
+
+// TestACallThatWasNotMeantIsNotCancelled proves contract 11.1: an attempt that is not charged runs again under the same
+// number, long before a request expires.
+func TestACallThatWasNotMeantIsNotCancelled(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		began, hang := make(chan struct{}, 10), make(chan struct{})
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inboxtest.Handlers(inboxtest.Do("h",
+			func(ctx context.Context, _ inboxtest.Bytes) error {
+				began <- struct{}{}
+				select {
+				case <-hang:
+					return nil
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			})))
+		o, err := ib.Ops(patient)
+		require.NoError(t, err)
+		inboxtest.Start(t, ib)
+		inboxtest.Accept(t, ib, "1")
+		inboxtest.Receive(t, began, "the call")
+		ofEarlierClaim := storeRequest(t, d, ops.ActionCancel, "h", `{"message_id":"1","attempt":1,"version":99}`, time.Minute)
+		beforeTheCall := storeRequest(t, d, ops.ActionCancel, "h", `{"message_id":"1"}`, 10*time.Minute)
+		_, err = o.AwaitRequest(t.Context(), ofEarlierClaim)
+		require.ErrorIs(t, err, ops.ErrRequestFailed)
+		require.ErrorContains(t, err, "not 99")
+		require.NoError(t, o.ServeRequests(t.Context(), "me", nil, ops.ActionCancel))
+		asked, err := o.Request(t.Context(), beforeTheCall)
+		require.NoError(t, err)
+		require.Empty(t, asked.TakenBy)
+		close(hang)
+		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "it to complete")
+		require.Zero(t, inboxtest.Status(t, ib, "1", "h").ErrorCount)
+	})
+}
+
+func TestOneOfSeveralProcessesCarriesARequestOut(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		ids := make([]string, 3)
+		for i := range ids {
+			id, err := r.ops.RequestCleanup(t.Context(), ada)
+			require.NoError(t, err)
+			ids[i] = id
+		}
+		for _, err := range racetest.Together(4, func(int) error {
+			return r.ops.ServeRequests(t.Context(), "one of us", nil, ops.ActionCleanup)
+		}) {
+			require.NoError(t, err)
+		}
+		for _, id := range ids {
+			asked, err := r.ops.Request(t.Context(), id)
+			require.NoError(t, err)
+			require.False(t, asked.EndedAt.IsZero())
+		}
+		ended := 0
+		audit, err := r.ops.Audit(t.Context(), ops.AuditFilter{Action: ops.ActionCleanup}, "", 100)
+		require.NoError(t, err)
+		for _, e := range audit.Items {
+			if strings.Contains(e.Detail, `"ended"`) {
+				ended++
+			}
+		}
+		require.Equal(t, len(ids), ended)
+	})
+}
+
+// TestStopEndsWhatIsCarriedOutAndSaysSo proves contract 11.1, 10.5.
+func TestStopEndsWhatIsCarriedOutAndSaysSo(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		began := make(chan struct{}, 10)
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.Cleanup.Retention = time.Nanosecond
+			o.Archive = func(ctx context.Context, _ []cleanup.Archived) error {
+				began <- struct{}{}
+				<-ctx.Done()
+				return ctx.Err()
+			}
+		}), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		o, err := ops.New(d.DB, patient)
+		require.NoError(t, err)
+		end := inboxtest.Start(t, ib)
+		inboxtest.Accept(t, ib, "1")
+		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "it to complete")
+		id, err := o.RequestCleanup(t.Context(), ada)
+		require.NoError(t, err)
+		inboxtest.Receive(t, began, "the cleanup")
+		end()
+		asked, err := o.AwaitRequest(t.Context(), id)
+		require.ErrorIs(t, err, ops.ErrRequestFailed)
+		require.Contains(t, asked.Problem, "stopped meanwhile")
+		require.NotEmpty(t, asked.Result, "the counts so far")
+	})
+}
+
+// TestPayloadOfAReplayDoesNotOutliveItsRequest: the message may be deleted, and a poll must not read it each time.
+func TestPayloadOfAReplayDoesNotOutliveItsRequest(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRig(t, d, allowReplay)
+		r.accept("1")
+		content := []byte(strings.Repeat("secret", 1000))
+		id, copied, err := r.ops.RequestReplay(t.Context(), ada, ops.MessageRef{ID: "1"}, ops.Edit{Content: &content})
+		require.NoError(t, err)
+		require.NoError(t, r.ops.ServeRequests(t.Context(), "me", []string{"c"}, ops.ActionReplay))
+		_, err = r.ops.AwaitRequest(t.Context(), id)
+		require.NoError(t, err)
+		m, err := r.ops.Message(t.Context(), ada, ops.MessageRef{ID: copied})
+		require.NoError(t, err)
+		require.Equal(t, content, m.Content)
+		var asked models.Request
+		require.NoError(t, d.DB.Take(&asked).Error)
+		require.Empty(t, asked.Argument)
+	})
+}
+
+func TestOnlyTheApplicationServesRequests(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		newRig(t, d, nil) // makes the tables
+		o, err := ops.New(d.DB, patient)
+		require.NoError(t, err)
+		require.ErrorIs(t, o.ServeRequests(t.Context(), "me", nil, ops.ActionCancel), ops.ErrNeedsApplication)
 	})
 }

@@ -106,9 +106,12 @@ func (l live) Subscription(key string) (ops.Subscription, error) {
 		Stored:    !s.Synchronous}, nil
 }
 
-func (l live) Running(handlerKey, messageID string, attempt int) (func(by string), bool) {
+func (l live) Running(handlerKey, messageID string, attempt int) (ranFor time.Duration, cancel func(by string)) {
 	call, running := l.e.running.Find(handlerKey, messageID, attempt)
-	return call.Cancel, running
+	if !running {
+		return 0, nil
+	}
+	return l.e.cfg.Clock.Now().Sub(call.Since), call.Cancel
 }
 
 func (l live) Ready(ctx context.Context) error { return l.e.tables.ready(ctx) }

@@ -35,14 +35,18 @@ type Operators interface {
 // WorkerRequests are what operators request of living workers.
 type WorkerRequests interface {
 	AddRequest(ctx context.Context, pool gorm.ConnPool, request models.Request) error
-	// OpenRequests returns up to limit requests that no worker has taken and that were made after since, the earliest
-	// first.
-	OpenRequests(ctx context.Context, pool gorm.ConnPool, since time.Time, limit int) ([]models.Request, error)
-	// TakeRequest reports whether this call has taken the request: a request is taken once.
-	TakeRequest(ctx context.Context, pool gorm.ConnPool, id, takenBy string, now time.Time) (bool, error)
-	// EndRequest stores what came of a request: a result, or a problem.
+	// OpenRequests returns up to limit requests of these kinds that no worker has taken, after a time and an ID, the
+	// earliest first. A long argument is empty, see RequestArgument.
+	OpenRequests(ctx context.Context, pool gorm.ConnPool, kinds []string, after time.Time, id string, limit int) (
+		[]models.Request, error)
+	// TakeRequest reports whether this call has taken the request: a request is taken once, and only if it was made after
+	// since.
+	TakeRequest(ctx context.Context, pool gorm.ConnPool, id, takenBy string, since, now time.Time) (bool, error)
+	// RequestArgument returns the argument of a request; empty if it has ended.
+	RequestArgument(ctx context.Context, pool gorm.ConnPool, id string) (string, error)
+	// EndRequest stores what came of a request, a result or a problem, and deletes its argument.
 	EndRequest(ctx context.Context, pool gorm.ConnPool, id, result, problem string, now time.Time) error
-	// LoadRequest returns a request; nil if there is none.
+	// LoadRequest returns a request, without a long argument; nil if there is none.
 	LoadRequest(ctx context.Context, pool gorm.ConnPool, id string) (*models.Request, error)
 	// DeleteRequests removes up to limit requests that were made before that time.
 	DeleteRequests(ctx context.Context, before time.Time, limit int) (int64, error)

@@ -204,9 +204,10 @@ func PlansOf(q Queries) []Planned {
 		{"deleteRejected", deleteRejected, []any{id(7)}, "inbox_rejected_messages_pkey", 2, auto +
 			"inbox_rejected_messages_1 (id=?)"},
 		{"addRequest", addRequest, []any{id(9999), "cancel", "hot", "{}", "ada", now}, "", 10, ""},
-		{"openRequests", openRequests, []any{q.form.Time(Million.Add(-time.Hour)), 100}, "", 10,
-			"INDEX inbox_requests_requested_at (requested_at>?)"},
-		{"takeRequest", takeRequest, []any{id(1), "p", now}, "", 10, auto + "inbox_requests_1 (id=?)"},
+		{"openRequests", openRequests, []any{q.form.Time(Million.Add(-time.Hour)), id(0), `["cancel","replay"]`, 100}, "",
+			10, "INDEX inbox_requests_requested_at ((requested_at,id)>(?,?))"},
+		{"takeRequest", takeRequest, []any{id(1), "p", now, now}, "", 10, auto + "inbox_requests_1 (id=?)"},
+		{"requestArgument", requestArgument, []any{id(1)}, "", 10, auto + "inbox_requests_1 (id=?)"},
 		{"endRequest", endRequest, []any{id(1), "{}", "", now}, "", 10, auto + "inbox_requests_1 (id=?)"},
 		{"loadRequest", loadRequest, []any{id(1)}, "", 10, auto + "inbox_requests_1 (id=?)"},
 		{"deleteRequests", deleteRequests, []any{now, 100}, "", 10, "INDEX inbox_requests_requested_at (requested_at<?)"},
