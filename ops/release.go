@@ -34,7 +34,8 @@ func (o statusActions) ReleaseClaim(ctx context.Context, actor Actor, ref Ref) e
 		return fmt.Errorf("%s: %w", actionReleaseClaim, err)
 	}
 	r := &claimRelease{statusActions: o, actor: actor, id: id, version: ref.Version}
-	if err = r.try(ctx); r.locked != nil {
+	// A worker that stores a result, or another operator, locks the status for a moment. End only what lasts.
+	if err = r.tryFor(ctx, momentaryLock); r.locked != nil {
 		err = r.endTransaction(ctx, err)
 	}
 	if err != nil {
@@ -57,6 +58,21 @@ type claimRelease struct {
 }
 
 func (r *claimRelease) target() string { return "status " + r.id }
+
+// momentaryLock is how long a transaction other than a handler's may lock a status.
+const momentaryLock = time.Second
+
+// tryFor tries for so long.
+func (r *claimRelease) tryFor(ctx context.Context, most time.Duration) error {
+	within, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	retry := routine.Backoff{First: 10 * time.Millisecond, Max: 250 * time.Millisecond}
+	for {
+		if err := r.try(ctx); r.locked == nil || !retry.Wait(within) {
+			return err
+		}
+	}
+}
 
 // try releases the claim unless its row is locked.
 func (r *claimRelease) try(ctx context.Context) error {
@@ -101,10 +117,5 @@ func (r *claimRelease) endTransaction(ctx context.Context, why error) error {
 	case ended == 0:
 		return fmt.Errorf("%w, and cannot be ended: it runs a statement, or this database role may not end it", why)
 	}
-	retry := routine.Backoff{First: 10 * time.Millisecond, Max: time.Second}
-	for {
-		if err = r.try(ctx); r.locked == nil || !retry.Wait(ctx) {
-			return err
-		}
-	}
+	return r.tryFor(ctx, fewTimeouts*r.opts.StatementTimeout)
 }

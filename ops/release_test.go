@@ -4,12 +4,14 @@ import (
 	"context"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/ops"
@@ -132,5 +134,44 @@ func TestOnlyAClaimIsReleased(t *testing.T) {
 		r.process()
 		require.Equal(t, models.OutcomeProcessed, r.status("mail", "processing").Outcome)
 		require.Zero(t, r.status("mail", "processing").AbandonedCount, "an attempt has finished")
+	})
+}
+
+// asked is a clock that signals each reading.
+type asked struct {
+	clock.Clock
+	signal chan struct{}
+}
+
+func (a asked) Now() time.Time {
+	select {
+	case a.signal <- struct{}{}:
+	default:
+	}
+	return a.Clock.Now()
+}
+
+// TestReleaseEndsNoTransactionThatLocksTheStatusForAMoment: it may store results of many other messages, or be another
+// operator's.
+func TestReleaseEndsNoTransactionThatLocksTheStatusForAMoment(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+		tries := make(chan struct{}, 1)
+		r := newRig(t, d, func(o *ops.Options) { o.Clock = asked{o.Clock, tries} })
+		r.accept("1")
+		inboxtest.Exec(t, d.DB, `UPDATE inbox_handler_statuses SET processing_started_at = created_at`)
+		ref := r.ref("mail", "1")
+		tx := d.DB.Begin()
+		require.NoError(t, tx.Error)
+		require.NoError(t, tx.Exec(`UPDATE inbox_handler_statuses SET last_error = 'x' WHERE id = ?`, ref.StatusID).Error)
+		released := make(chan error, 1)
+		for len(tries) > 0 {
+			<-tries
+		}
+		go func() { released <- r.ops.ReleaseClaim(t.Context(), ada, ref) }()
+		inboxtest.Receive(t, tries, "the first try")
+		inboxtest.Receive(t, tries, "the second try")
+		require.NoError(t, tx.Commit().Error)
+		require.NoError(t, inboxtest.Receive(t, released, "the release"))
+		require.Equal(t, []string{"ada release_claim status " + ref.StatusID}, r.audit(), "it has ended no session")
 	})
 }
