@@ -201,8 +201,12 @@ func (o processes) SkipRecord(ctx context.Context, actor Actor, at PartitionRef)
 	return o.request(ctx, actor, actionSkipRecord, at)
 }
 
-// awaitEvery is how often AwaitPartition polls.
-const awaitEvery = 200 * time.Millisecond
+const (
+	// awaitEvery is how often AwaitPartition and AwaitRequest poll.
+	awaitEvery = 200 * time.Millisecond
+	// reportDelay is how much older than its heartbeat a reported state may be: a worker collects it, then stores it.
+	reportDelay = time.Second
+)
 
 // AwaitPartition waits until a request for a halt is carried out and the worker that has the partition, in a heartbeat
 // since, no longer reports it halted there. It returns ErrStillHalted at once if the partition has halted there again,
@@ -217,11 +221,15 @@ func (o processes) AwaitPartition(ctx context.Context, at PartitionRef) error {
 	}
 	why, gone := error(ErrStillHalted), time.Time{}
 	for {
-		requests, err := o.requests(ctx)
+		since := time.Since(gone) - reportDelay // before the read, which may take long
+		var requests map[PartitionRef]models.PartitionRequest
 		var consumers []Consumer
-		if err == nil {
-			consumers, err = o.consumers(ctx)
-		}
+		err := untilDatabaseAnswers(ctx, func() (err error) {
+			if requests, err = o.requests(ctx); err == nil {
+				consumers, err = o.consumers(ctx)
+			}
+			return err
+		})
 		switch _, waits := requests[at]; {
 		case ctx.Err() != nil:
 			return doing(why)
@@ -233,7 +241,7 @@ func (o processes) AwaitPartition(ctx context.Context, at PartitionRef) error {
 			gone = time.Now()
 			why = fmt.Errorf("%w: the request is carried out, and no heartbeat has reported its effect yet", ErrStillHalted)
 		default:
-			halted, reported := reportSince(consumers, at, time.Since(gone))
+			halted, reported := reportSince(consumers, at, since)
 			if halted != nil {
 				return doing(fmt.Errorf("%w: the request was carried out, and the partition has halted there again: %s",
 					ErrStillHalted, halted.Problem))
@@ -261,18 +269,18 @@ func whyWaiting(consumers []Consumer, at PartitionRef) string {
 	return "no living worker reports the partition; its next owner carries out the request"
 }
 
-// reportSince returns the partition if a heartbeat within so long reports it halted there, and whether each living
-// worker of the channel has sent such a heartbeat: one stores only the most important partitions.
+// reportSince returns the partition if a heartbeat within so long reports it halted there, and whether there are living
+// workers of the channel and each has sent such a heartbeat: one stores only the most important partitions.
 func reportSince(consumers []Consumer, at PartitionRef, since time.Duration) (
 	halted *ConsumedPartition, reported bool,
 ) {
-	reported = true
+	workers, silent := 0, 0
 	for _, c := range consumers {
 		if c.Channel != at.Channel {
 			continue
 		}
-		if c.SilentFor >= since {
-			reported = false
+		if workers++; c.SilentFor >= since {
+			silent++
 			continue
 		}
 		for _, p := range c.Partitions {
@@ -281,7 +289,7 @@ func reportSince(consumers []Consumer, at PartitionRef, since time.Duration) (
 			}
 		}
 	}
-	return nil, reported
+	return nil, workers > 0 && silent == 0
 }
 
 func (o processes) request(ctx context.Context, actor Actor, action Action, at PartitionRef) error {

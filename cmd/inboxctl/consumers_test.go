@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -75,6 +76,13 @@ func TestSkipWaitsForItsEffect(t *testing.T) {
 			return done.RowsAffected == 1
 		}, "the request")
 		inboxtest.Exec(t, r.ib.DB(), `DELETE FROM inbox_workers`)
+		st := inboxtest.Store(t, r.ib.DB())
+		worker := store.Worker{ID: uuid.NewString(), Host: "app-1", PID: 7, Consumers: `[{"channel":"c","group":"g"}]`}
+		go func() {
+			for routine.Sleep(t.Context(), 50*time.Millisecond) {
+				_ = st.Heartbeat(t.Context(), worker, time.Now())
+			}
+		}()
 		out := inboxtest.Receive(t, waited, "the end of the command")
 		require.Equal(t, []any{exitDone, "skipped orders/1@7\n"}, []any{out.code, out.out}, out.errOut)
 	})
