@@ -60,6 +60,9 @@ JSON: handler.Deleted with "error".`,
 				}
 				return a.requestCleanup(cmd.Context(), yes, wait)
 			}
+			if cmd.Flags().Changed("wait") {
+				return misuse("--wait is for --application; without it the command cleans up by itself")
+			}
 			length, err := parseAge(retention)
 			if err == nil {
 				err = a.checkActor()
@@ -82,7 +85,7 @@ JSON: handler.Deleted with "error".`,
 
 func parseAge(text string) (time.Duration, error) {
 	if text == "" {
-		return 0, misuse("--retention is required, such as --retention 30d")
+		return 0, misuse("--retention is required, such as --retention 30d, or --application")
 	}
 	d, err := time.ParseDuration(text)
 	if days := daysAgo.FindStringSubmatch(text); days != nil {

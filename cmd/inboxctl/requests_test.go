@@ -48,6 +48,7 @@ func TestRunningApplicationCarriesRequestsOut(t *testing.T) {
 		out := r.done("cleanup", "--application", "--yes")
 		require.Contains(t, out.out, "deleted 0 statuses")
 		require.Equal(t, exitMisuse, r.run("cleanup", "--application", "--retention", "1h").code)
+		require.Equal(t, exitMisuse, r.run("cleanup", "--retention", "1h", "--wait", "1m").code)
 		require.Contains(t, r.audit(), "alice cleanup inbox")
 	})
 }
