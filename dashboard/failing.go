@@ -64,7 +64,7 @@ var problems = []struct {
 		"Only poisoned and failing messages can be retried, unless they wait in their lane. Nothing was done."},
 	{ops.ErrNotCompleted, http.StatusConflict, "It has not ended",
 		"Only a completed or discarded handler can run again. After a rename, run its status under the other key again. Nothing was done."},
-	{ops.ErrNotClaimed, http.StatusConflict, "Nothing to release",
+	{ops.ErrNotClaimed, http.StatusConflict, "It is not running",
 		"No worker is processing it. Nothing was done."},
 	{ops.ErrNotSkippable, http.StatusConflict, "Cannot be skipped",
 		"The partition is not halted by one record, so skipping would not help or would lose records. Fix the cause, then resume it."},
