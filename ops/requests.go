@@ -68,7 +68,8 @@ type replayArgument struct {
 // that within about a heartbeat. A handler that returns an error then has failed, and is charged, with an error that
 // begins "cancelled by operator"; one that returns nil has completed. One that ignores its context goes on, as after a
 // timeout: see ReleaseClaim. Messages that share the call with this one, in a batch, are cancelled with it (contract
-// 5.5, 11.1). It returns the ID of the request, see AwaitRequest.
+// 5.5, 11.1). It returns the ID of the request, see AwaitRequest. The request is for the status's present claim: once
+// that has ended it fails, and cancels no later call.
 //
 // ErrNotClaimed means that no worker is processing the status, ErrStale that it has another version. A call of an
 // Inline or Direct channel has no status: it can be cancelled once a worker reports that it does not return, otherwise
@@ -137,7 +138,8 @@ func (o workerRequests) checkReported(ctx context.Context, ref HandlerRef) error
 }
 
 // RequestBackfill requests a Backfill of a living worker that has the handler. Of bulk only DryRun and Max count. It
-// needs only the tables, and returns the ID of the request, see AwaitRequest.
+// needs only the tables, and returns the ID of the request, see AwaitRequest, or ErrBadInput. Whether a worker has the
+// handler, and an ordered one is paused, only a worker can say: its error is the request's Problem.
 func (o workerRequests) RequestBackfill(
 	ctx context.Context, actor Actor, handlerKey string, from, to time.Time, bulk Bulk,
 ) (requestID string, err error) {
@@ -147,6 +149,9 @@ func (o workerRequests) RequestBackfill(
 	}
 	if err == nil {
 		err = checkAges(from, to)
+	}
+	if err == nil {
+		_, err = bulk.checked()
 	}
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", ActionBackfill, err)
@@ -163,7 +168,7 @@ func (o workerRequests) RequestCleanup(ctx context.Context, actor Actor) (reques
 
 // RequestReplay requests a Replay of a living worker that has the message's channel. The worker refuses it unless its
 // application allows replays. It needs only the tables, and returns the ID of the request, see AwaitRequest, and that
-// of the copy.
+// of the copy. ErrNotFound means that there is no such message, ErrAmbiguous that several have its ID.
 func (o workerRequests) RequestReplay(ctx context.Context, actor Actor, ref MessageRef, edit Edit) (
 	requestID, copyID string, err error,
 ) {
@@ -268,9 +273,9 @@ func (o workerRequests) AwaitRequest(ctx context.Context, id string) (Request, e
 const servedPage = 100
 
 // ServeRequests carries out requests of these kinds in the requesting operators' names, the earliest first, as far as
-// this process can: it makes the call, has the handler, or has one of the channels. It takes a request before it carries
-// it out, so at most once, and stores what came of it. By names this process, in 1 to 300 characters. A running Inbox
-// calls this at each heartbeat. It needs a Live. Once ctx has ended, no further request begins. It may be called
+// this process can: it makes the call, has the handler, or has one of the channels. It takes a request before it
+// carries it out, so at most once, and stores what came of it. By names this process, in 1 to 300 characters. A running
+// Inbox calls this at each heartbeat. It needs a Live. Once ctx has ended, no further request begins. It may be called
 // concurrently, in any processes.
 func (o *Ops) ServeRequests(ctx context.Context, by string, channels []string, kinds ...Action) error {
 	if o.opts.Live == nil {
@@ -375,7 +380,8 @@ func (o *Ops) cancelling(r models.Request, now time.Time) func(context.Context) 
 	}
 	return func(ctx context.Context) (any, error) {
 		if a.Version != 0 {
-			ref := HandlerRef{Message: MessageRef{ID: a.MessageID, Namespace: a.Namespace}, HandlerKey: r.Target, Version: a.Version}
+			ref := HandlerRef{Message: MessageRef{ID: a.MessageID, Namespace: a.Namespace}, HandlerKey: r.Target,
+				Version: a.Version}
 			if err := o.running(ctx, ref, new(cancelArgument)); err != nil {
 				return nil, err
 			}

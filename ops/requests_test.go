@@ -223,6 +223,10 @@ func TestRequestsThatFailSaySo(t *testing.T) {
 				_, err := r.ops.RequestBackfill(t.Context(), ada, "mail", time.Time{}, time.Time{}, ops.Bulk{})
 				return err
 			},
+			func() error {
+				_, err := r.ops.RequestBackfill(t.Context(), ada, "mail", r.clock.Now(), time.Time{}, ops.Bulk{Max: -1})
+				return err
+			},
 			func() error { _, err := r.ops.RequestCleanup(t.Context(), ""); return err },
 			func() error { _, err := r.ops.Request(t.Context(), "x"); return err },
 		} {
@@ -255,7 +259,8 @@ func TestStartedInboxServesRequests(t *testing.T) {
 }
 
 // storeRequest stores a request as an operator does, made so long ago.
-func storeRequest(t *testing.T, d *inboxtest.Database, kind ops.Action, target, argument string, ago time.Duration) string {
+func storeRequest(t *testing.T, d *inboxtest.Database, kind ops.Action, target, argument string, ago time.Duration,
+) string {
 	t.Helper()
 	id := uuid.Must(uuid.NewV7()).String()
 	require.NoError(t, d.DB.Create(&models.Request{ID: id, Kind: string(kind), Target: target, Argument: argument,
@@ -283,7 +288,8 @@ func TestACallThatWasNotMeantIsNotCancelled(t *testing.T) {
 		inboxtest.Start(t, ib)
 		inboxtest.Accept(t, ib, "1")
 		inboxtest.Receive(t, began, "the call")
-		ofEarlierClaim := storeRequest(t, d, ops.ActionCancel, "h", `{"message_id":"1","attempt":1,"version":99}`, time.Minute)
+		ofEarlierClaim := storeRequest(t, d, ops.ActionCancel, "h", `{"message_id":"1","attempt":1,"version":99}`,
+			time.Minute)
 		beforeTheCall := storeRequest(t, d, ops.ActionCancel, "h", `{"message_id":"1"}`, 10*time.Minute)
 		_, err = o.AwaitRequest(t.Context(), ofEarlierClaim)
 		require.ErrorIs(t, err, ops.ErrRequestFailed)

@@ -60,7 +60,8 @@ func (q Queries) TakeRequest(ctx context.Context, pool gorm.ConnPool, id, takenB
 }
 
 func (q Queries) RequestArgument(ctx context.Context, pool gorm.ConnPool, id string) (string, error) {
-	text, err := one(ctx, q, pool, requestArgument, func(rows *sql.Rows, text *string) error { return rows.Scan(text) }, id)
+	scan := func(rows *sql.Rows, text *string) error { return rows.Scan(text) }
+	text, err := one(ctx, q, pool, requestArgument, scan, id)
 	if err != nil || text == nil {
 		return "", err
 	}
