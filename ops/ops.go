@@ -251,9 +251,9 @@ type Live interface {
 	Subscription(key string) (Subscription, error)
 	// Ready prepares the tables for rows of this process's handlers, as its start or first accept does.
 	Ready(ctx context.Context) error
-	// Running returns since how long this process has been making a call of a handler key for a message, in the attempt
-	// of that number if it is not 0, and how to cancel the call's context. The call's failure then names who has
-	// cancelled it. Cancel is nil if there is no such call; once the call has ended it does nothing.
+	// Running finds this process's call of a handler key for a message, in the attempt of that number if it is not 0. It
+	// returns how long the call has run and how to cancel its context. The call's failure then names who has cancelled it.
+	// Cancel is nil if there is no such call. Once the call has ended, cancel does nothing.
 	Running(handlerKey, messageID string, attempt int) (ranFor time.Duration, cancel func(by string))
 	// Wake notifies this process's processor that handlers have due statuses.
 	Wake(handlerKeys ...string)
