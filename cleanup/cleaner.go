@@ -27,6 +27,7 @@ type Store interface {
 	store.Cleaner
 	store.Progress
 	DeleteMarkers(ctx context.Context, before time.Time, limit int) (int64, error)
+	DeleteRequests(ctx context.Context, before time.Time, limit int) (int64, error)
 	DeleteWorkers(ctx context.Context, workerIDs []string) (int64, error)
 	MarkReleased(ctx context.Context, workerID string, now time.Time) error
 	Workers(ctx context.Context, now time.Time) ([]store.WorkerState, error)
@@ -315,6 +316,10 @@ func (r *run) bounded(ctx context.Context, call func(ctx context.Context) error)
 	return err
 }
 
+// requestAge is how long operators can read what came of a request to a worker. One that no worker has carried out may
+// have a payload, which must not stay forever.
+const requestAge = 8 * 24 * time.Hour
+
 // vanishedAge is how long rows of vanished processes (their leases and workers) stay for inspection.
 const vanishedAge = 24 * time.Hour
 
@@ -343,6 +348,10 @@ func (r *run) pruneOthers(ctx context.Context) error {
 		if err := r.pruneRows(ctx, &r.deleted.Audit, r.now.Add(-age), r.cfg.Store.DeleteAudit); err != nil {
 			return err
 		}
+	}
+	// Uncounted: the audit says what was requested and what came of it.
+	if err := r.pruneRows(ctx, new(int64), r.now.Add(-requestAge), r.cfg.Store.DeleteRequests); err != nil {
+		return err
 	}
 	if age := r.cfg.Options.RejectedRetention; age > 0 {
 		if err := r.pruneRows(ctx, &r.deleted.Rejected, r.now.Add(-age), r.cfg.Store.DeleteRejected); err != nil {

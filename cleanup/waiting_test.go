@@ -3,6 +3,7 @@ package cleanup_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -64,6 +65,10 @@ func TestCleanupKeepsMessagesAPartitionMayRedeliver(t *testing.T) {
 		})
 		inboxtest.Exec(t, d.DB, `INSERT INTO inbox_audit (id, actor, action, target, detail, occurred_at, database_role)
 			VALUES ('0192f000-0000-7000-8000-000000000001', 'ann', 'pause', 'a', '{}', ?, '')`, inboxtest.Noon)
+		for i, at := range []time.Duration{-9 * 24 * time.Hour, -7 * 24 * time.Hour} {
+			require.NoError(t, d.DB.Create(&models.Request{ID: fmt.Sprintf("0192f000-0000-7000-8000-%012d", i), Kind: "cleanup",
+				Argument: "{}", Actor: "ann", RequestedAt: inboxtest.Noon.Add(at)}).Error)
+		}
 		now := clock.Now()
 		record(t, d, now, at(-1, now), at(0, now), at(1, time.Time{}))
 		deleted, err := c.Clean(t.Context())
@@ -73,6 +78,9 @@ func TestCleanupKeepsMessagesAPartitionMayRedeliver(t *testing.T) {
 		require.EqualError(t, err, `cleanup: waiting for channel "c" in group "g": orders/1 has never been read to its end`)
 		require.Equal(t, handler.Deleted{Audit: 1}, deleted, "redeliveries need no audit")
 		require.Equal(t, 1, stored())
+		var requests int64
+		require.NoError(t, d.DB.Model(&models.Request{}).Count(&requests).Error)
+		require.EqualValues(t, 1, requests, "the one that is older than 8 days is deleted")
 		require.Zero(t, c.Health(), "runs by hand say so by themselves")
 
 		record(t, d, now, at(1, inboxtest.Noon.Add(time.Hour)))

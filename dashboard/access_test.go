@@ -28,8 +28,10 @@ var allowed = map[string]dashboard.Role{
 	"GET dashboard.svg": dashboard.Viewer,
 
 	"GET audit": dashboard.Operator, "POST retry": dashboard.Operator, "POST discard": dashboard.Operator,
-	"POST selected": dashboard.Operator,
-	"GET bulk":      dashboard.Operator, "POST bulk": dashboard.Operator, "GET job": dashboard.Operator,
+	"GET rerun": dashboard.Operator, "POST rerun": dashboard.Operator, "GET release": dashboard.Operator,
+	"GET cancel": dashboard.Operator, "POST cancel": dashboard.Operator,
+	"POST release": dashboard.Operator, "POST selected": dashboard.Operator,
+	"GET bulk": dashboard.Operator, "POST bulk": dashboard.Operator, "GET job": dashboard.Operator,
 	"POST job-stop":        dashboard.Operator,
 	"GET resume-partition": dashboard.Operator, "POST resume-partition": dashboard.Operator,
 	"GET skip-record": dashboard.Operator, "POST skip-record": dashboard.Operator,

@@ -368,15 +368,13 @@ func TestUnavailableActionsAreNotOffered(t *testing.T) {
 				"It cannot be accepted again here. This dashboard has access to the database only.", alone, dashboard.Operator},
 			{"rejected?channel=c", `href="./accept-all`,
 				"They cannot be accepted again here. This dashboard has access to the database only.", alone, dashboard.Operator},
-			{"message?id=m1", `href="./replay`, "It cannot be replayed here. This dashboard has access to the database only.",
-				alone,
+			{"message?id=m1", `href="./replay`, "<code>inboxctl replay</code> requests it of the application", alone,
 				dashboard.Admin},
 			{"message?id=m1", `href="./replay`, "It cannot be replayed here.", off, 0},
-			{"workers", `href="./cleanup"`, "The cleanup cannot be run here. This dashboard has access to the database only.",
-				alone,
+			{"workers", `href="./cleanup"`, "<code>inboxctl cleanup --application</code> requests it of the application", alone,
 				dashboard.Admin},
 			{"handlers", `href="./backfill?handler=mail"`,
-				"Handlers cannot be backfilled here. This dashboard has access to the database only.", alone, dashboard.Admin},
+				"<code>inboxctl backfill</code> requests it of the application", alone, dashboard.Admin},
 		} {
 			r.ops = whole
 			r.serve(func(o *dashboard.Options) { o.Authorizer = r.authorize })

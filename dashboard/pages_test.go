@@ -256,6 +256,12 @@ func TestUnknownParametersAreRefused(t *testing.T) {
 			require.Equal(t, http.StatusBadRequest, got.Status, page)
 			require.Contains(t, got.Body, "a parameter that this page does not have: “handlr”", page)
 		}
+		for _, page := range []string{"rerun", "release", "cancel"} {
+			got := r.get(page + "?id=m1&namespace=&handler=mail&version=1&force=yes")
+			require.Equal(t, http.StatusBadRequest, got.Status, page)
+			require.Contains(t, got.Body, "a parameter that this page does not have: “force”", page)
+			require.Contains(t, got.Body, "It has: id, namespace, handler, version", page)
+		}
 		require.Contains(t, r.get("failures?handlr=mail").Body, "It has: handler, type, from, to.")
 		require.Contains(t, r.page("messages?state=poisoned&state=failing&handler=mail&id=&namespace=&type=&error=&from=&to="+
 			"&limit=50&fingerprint=&notice=retried-some&done=1&left=0"), "</html>")

@@ -42,6 +42,12 @@ func routes() []route {
 
 		{post, "retry", Operator, (*request).retry, false, nil},
 		{post, "discard", Operator, (*request).discard, false, nil},
+		{get, "rerun", Operator, (*request).confirmRerun, false, handlerFields},
+		{post, "rerun", Operator, (*request).rerun, false, nil},
+		{get, "cancel", Operator, (*request).confirmCancel, false, handlerFields},
+		{post, "cancel", Operator, (*request).cancel, false, nil},
+		{get, "release", Operator, (*request).confirmRelease, false, with(handlerFields, "status")},
+		{post, "release", Operator, (*request).release, false, nil},
 		{post, "selected", Operator, (*request).confirmSelected, false, nil},
 		{get, "bulk", Operator, (*request).confirmBulk, true, with(filterFields, "action")},
 		{post, "bulk", Operator, (*request).startBulk, false, nil},

@@ -245,6 +245,9 @@ var noticeFields = []string{"notice", "done", "left"}
 var noticeTexts = map[string]notice{
 	"retried":          {Text: "Retried: due now."},
 	"discarded":        {Text: "Discarded: it will not run again."},
+	"rerun":            {Text: "Due now: the handler runs again."},
+	"cancel-requested": {Text: "Requested: its worker cancels the call within about a heartbeat."},
+	"released":         {Text: "Released: due now. The old call may still be running."},
 	"retried-some":     {Text: "Retried.", Counted: true},
 	"discarded-some":   {Text: "Discarded.", Counted: true},
 	"paused":           {Text: "Paused: workers stop claiming within a heartbeat. Running handlers continue."},

@@ -154,6 +154,27 @@ type PartitionRequest struct {
 	RequestedAt time.Time `gorm:"column:requested_at;not null"`
 }
 
+// Request is what an operator requests of a living worker that can do it, and what came of it (contract 11.1).
+type Request struct {
+	ID string `gorm:"column:id;primaryKey;not null;type:uuid;index:inbox_requests_requested_at,priority:2"`
+	// Kind is "cancel", "backfill", "cleanup" or "replay".
+	Kind string `gorm:"column:kind;type:varchar(20);not null"`
+	// Target says which workers can do it: those that have this handler key or, for a replay, this channel. It is empty
+	// for a cleanup.
+	Target string `gorm:"column:target;type:varchar(200);not null"`
+	// Argument is JSON, which may have a whole payload. It is empty once the request has ended.
+	Argument    string    `gorm:"column:argument;type:text;not null"`
+	Actor       string    `gorm:"column:actor;type:varchar(200);not null"`
+	RequestedAt time.Time `gorm:"column:requested_at;not null;index:inbox_requests_requested_at,priority:1"`
+	// TakenBy is the process that carries it out, since TakenAt. A request is taken once, and within an hour.
+	TakenBy string     `gorm:"column:taken_by;type:varchar(300);not null"`
+	TakenAt *time.Time `gorm:"column:taken_at"`
+	EndedAt *time.Time `gorm:"column:ended_at"`
+	// Result is JSON, and Problem why it failed. Both are empty until EndedAt.
+	Result  string `gorm:"column:result;type:text;not null"`
+	Problem string `gorm:"column:problem;type:varchar(2000);not null"`
+}
+
 // Partition is how far a partition is read, in one channel and consumer group (contract 6.5).
 type Partition struct {
 	Channel string `gorm:"column:channel;primaryKey;not null;type:varchar(200)"`

@@ -60,6 +60,9 @@ func (n Naming) Gaps() string { return n.table("gaps") }
 // PartitionRequests returns the qualified name of the table of requests about halted partitions.
 func (n Naming) PartitionRequests() string { return n.table("partition_requests") }
 
+// Requests returns the qualified name of the table of requests to workers.
+func (n Naming) Requests() string { return n.table("requests") }
+
 // Partitions returns the qualified name of the table of partitions' progress.
 func (n Naming) Partitions() string { return n.table("partitions") }
 

@@ -7,8 +7,8 @@ package models
 // Migrate.
 func All() []any {
 	return []any{
-		&Message{}, &HandlerStatus{}, &RejectedMessage{}, &Gap{}, &PartitionRequest{}, &Partition{}, &Lock{},
-		&Worker{}, &Handler{}, &Marker{}, &Audit{}, &Meta{},
+		&Message{}, &HandlerStatus{}, &RejectedMessage{}, &Gap{}, &PartitionRequest{}, &Request{}, &Partition{},
+		&Lock{}, &Worker{}, &Handler{}, &Marker{}, &Audit{}, &Meta{},
 	}
 }
 
@@ -26,6 +26,9 @@ func (Gap) TableName() string { return "inbox_gaps" }
 
 // TableName returns the default name. Naming gives others.
 func (PartitionRequest) TableName() string { return "inbox_partition_requests" }
+
+// TableName returns the default name. Naming gives others.
+func (Request) TableName() string { return "inbox_requests" }
 
 // TableName returns the default name. Naming gives others.
 func (Partition) TableName() string { return "inbox_partitions" }

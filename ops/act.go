@@ -81,6 +81,8 @@ func (o statusActions) whyNot(ctx context.Context, tx *gorm.DB, action Action, i
 		return fmt.Errorf("%w: no open status has this ID: it is unknown, or completed, discarded, superseded or deleted", ErrNotFound)
 	case version != 0 && int64(s.Version) != version:
 		return fmt.Errorf("%w: it is at version %d, not %d", ErrStale, s.Version, version)
+	case action == actionReleaseClaim:
+		return fmt.Errorf("%w but %s", ErrNotClaimed, stateOf(s))
 	case stateOf(s) == StateProcessing:
 		return fmt.Errorf("%w: its attempt is running", ErrProcessing)
 	case action == ActionDiscard || s.IsPoisoned: // again, since we tried

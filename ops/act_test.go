@@ -259,6 +259,7 @@ func actions(t *testing.T, r *rig, actor ops.Actor, ref ops.Ref) map[string]func
 		"discard":          func() error { return o.Discard(ctx, actor, ref) },
 		"retry all":        func() error { _, err := o.RetryMatching(ctx, actor, poisoned, ops.Bulk{}); return err },
 		"discard all":      func() error { _, err := o.DiscardMatching(ctx, actor, poisoned, ops.Bulk{}); return err },
+		"rerun":            func() error { return o.Rerun(ctx, actor, handled("ship", "1"), reason) },
 		"delete":           func() error { return o.Delete(ctx, actor, ops.MessageRef{ID: "1"}, "1") },
 		"replay":           func() error { _, err := o.Replay(ctx, actor, ops.MessageRef{ID: "1"}, ops.Edit{}); return err },
 		"view rejected":    func() error { _, err := o.Rejected(ctx, actor, rejected); return err },
@@ -310,7 +311,7 @@ func TestActionWithoutAuditRowIsRefused(t *testing.T) {
 
 func TestEveryActionLeavesItsAuditRow(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
-		ids := []string{"view", "retry", "discard", "retry all", "discard all", "pause", "resume", "replay", "view rejected",
+		ids := []string{"view", "retry", "discard", "rerun", "retry all", "discard all", "pause", "resume", "replay", "view rejected",
 			"re-accept", "resume_partition", "skip_record", "forget_topic", "cleanup", "delete", "delete rejected"}
 		r.consumes("c", haltedAtBad)
 		r.removed()

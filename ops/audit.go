@@ -29,6 +29,9 @@ const (
 	actionViewRejected   Action = "view_rejected"
 	ActionRetry          Action = "retry"
 	ActionDiscard        Action = "discard"
+	actionRerun          Action = "rerun"
+	actionReleaseClaim   Action = "release_claim"
+	ActionCancel         Action = "cancel" // records the request, like those of partitions
 	actionDelete         Action = "delete"
 	ActionReplay         Action = "replay"
 	ActionBackfill       Action = "backfill"
@@ -46,9 +49,10 @@ const (
 
 // Actions returns all actions.
 func Actions() []Action {
-	return []Action{ActionView, actionViewRejected, ActionRetry, ActionDiscard, actionDelete, ActionReplay, ActionBackfill,
-		ActionReAccept, actionDeleteRejected, ActionPause, actionResume,
-		actionResumePartition, actionSkipRecord, actionForgetTopic, ActionCleanup, actionDenied}
+	return []Action{ActionView, actionViewRejected, ActionRetry, ActionDiscard, actionRerun, actionReleaseClaim,
+		ActionCancel, actionDelete, ActionReplay, ActionBackfill, ActionReAccept, actionDeleteRejected,
+		ActionPause, actionResume, actionResumePartition, actionSkipRecord, actionForgetTopic, ActionCleanup,
+		actionDenied}
 }
 
 // AuditEntry is one row of the audit.

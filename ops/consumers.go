@@ -12,6 +12,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/columns"
+	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/redact"
 )
@@ -198,6 +199,97 @@ func (o processes) ResumePartition(ctx context.Context, actor Actor, at Partitio
 // ResumePartition.
 func (o processes) SkipRecord(ctx context.Context, actor Actor, at PartitionRef) error {
 	return o.request(ctx, actor, actionSkipRecord, at)
+}
+
+const (
+	// awaitEvery is how often AwaitPartition and AwaitRequest poll.
+	awaitEvery = 200 * time.Millisecond
+	// reportDelay is how much older than its heartbeat a reported state may be: a worker collects it, then stores it.
+	reportDelay = time.Second
+)
+
+// AwaitPartition waits until a request for a halt is carried out and the worker that has the partition, in a heartbeat
+// since, no longer reports it halted there. It returns ErrStillHalted at once if the partition has halted there again,
+// and when ctx ends, saying why the request is not carried out: it remains, and expires after an hour (contract 7.10).
+func (o processes) AwaitPartition(ctx context.Context, at PartitionRef) error {
+	at.AfterGap = false // requests and reports are compared without it
+	doing := func(err error) error {
+		return fmt.Errorf("await partition %s/%d of channel %s at offset %d: %w", at.Topic, at.Partition, at.Channel, at.Offset, err)
+	}
+	if err := at.check(); err != nil {
+		return doing(err)
+	}
+	why, gone := error(ErrStillHalted), time.Time{}
+	for {
+		since := time.Since(gone) - reportDelay // before the read, which may take long
+		var requests map[PartitionRef]models.PartitionRequest
+		var consumers []Consumer
+		err := untilDatabaseAnswers(ctx, func() (err error) {
+			if requests, err = o.requests(ctx); err == nil {
+				consumers, err = o.consumers(ctx)
+			}
+			return err
+		})
+		switch _, waits := requests[at]; {
+		case ctx.Err() != nil:
+			return doing(why)
+		case err != nil:
+			return doing(err)
+		case waits:
+			gone, why = time.Time{}, fmt.Errorf("%w: %s", ErrStillHalted, whyWaiting(consumers, at))
+		case gone.IsZero():
+			gone = time.Now()
+			why = fmt.Errorf("%w: the request is carried out, and no heartbeat has reported its effect yet", ErrStillHalted)
+		default:
+			halted, reported := reportSince(consumers, at, since)
+			if halted != nil {
+				return doing(fmt.Errorf("%w: the request was carried out, and the partition has halted there again: %s",
+					ErrStillHalted, halted.Problem))
+			}
+			if reported {
+				return nil
+			}
+		}
+		if !routine.Sleep(ctx, awaitEvery) {
+			return doing(why)
+		}
+	}
+}
+
+// whyWaiting says why a request has not been carried out yet.
+func whyWaiting(consumers []Consumer, at PartitionRef) string {
+	for _, c := range consumers {
+		for _, p := range c.Partitions {
+			if c.Channel == at.Channel && p.Topic == at.Topic && p.Partition == at.Partition {
+				return fmt.Sprintf("process %d on %s has the partition and has not carried out the request yet; its last heartbeat was %s ago",
+					c.PID, c.Host, c.SilentFor.Round(time.Second))
+			}
+		}
+	}
+	return "no living worker reports the partition; its next owner carries out the request"
+}
+
+// reportSince returns the partition if a heartbeat within so long reports it halted there, and whether there are living
+// workers of the channel and each has sent such a heartbeat: one stores only the most important partitions.
+func reportSince(consumers []Consumer, at PartitionRef, since time.Duration) (
+	halted *ConsumedPartition, reported bool,
+) {
+	workers, silent := 0, 0
+	for _, c := range consumers {
+		if c.Channel != at.Channel {
+			continue
+		}
+		if workers++; c.SilentFor >= since {
+			silent++
+			continue
+		}
+		for _, p := range c.Partitions {
+			if p.Topic == at.Topic && p.Partition == at.Partition && p.Halted && p.Position == at.Offset {
+				return &p, true
+			}
+		}
+	}
+	return nil, workers > 0 && silent == 0
 }
 
 func (o processes) request(ctx context.Context, actor Actor, action Action, at PartitionRef) error {

@@ -36,6 +36,7 @@ type Ops struct {
 	rejections
 	processes
 	auditLog
+	workerRequests
 	db *gorm.DB
 }
 
@@ -89,7 +90,7 @@ func New(db *gorm.DB, configure ...func(o *Options)) (*Ops, error) {
 	search, processes := statusSearch{a}, processes{a}
 	return &Ops{access: a, statusSearch: search, statusActions: statusActions{search},
 		messageViews: messageViews{search, processes, a}, rejections: rejections{a}, processes: processes,
-		auditLog: auditLog{a}, db: db}, nil
+		auditLog: auditLog{a}, workerRequests: workerRequests{messageViews{search, processes, a}}, db: db}, nil
 }
 
 // fewConnections is the default of Connections.
@@ -127,7 +128,8 @@ type Options struct {
 	// and 4, and 4 for a pool without a limit.
 	Connections int
 	// AllowReplay allows Replay. Who may replay a message may make the application do anything that a message can:
-	// leave it off where operators are not trusted with that. Default off (contract 11.1).
+	// leave it off where operators are not trusted with that. The inbox's own option Ops decides about the replays that
+	// programs with the tables alone request (RequestReplay). Default off (contract 11.1).
 	AllowReplay bool
 	// Redact replaces each value before anybody sees it or searches in it. It changes neither the stored rows nor the
 	// input of Replay and ReAccept. Failure groups are made of errors as they are stored, without the parts that
@@ -172,6 +174,10 @@ var (
 	ErrStale = errors.New("changed meanwhile")
 	// ErrNotPoisoned means that only a poisoned or failing status can be retried.
 	ErrNotPoisoned = errors.New("not poisoned")
+	// ErrNotCompleted means that only a completed or discarded status can be run again.
+	ErrNotCompleted = errors.New("neither completed nor discarded")
+	// ErrNotClaimed means that only the claim of a status that is being processed can be released.
+	ErrNotClaimed = errors.New("not being processed")
 	// ErrNotPaused means that only a paused handler key can be resumed, and only a paused ordered handler backfilled.
 	ErrNotPaused = errors.New("not paused")
 	// ErrPaused means that a rejected message of an Inline or Direct channel does not run again while one of its
@@ -180,11 +186,17 @@ var (
 	// ErrNotSkippable means that a partition is not halted because of one record, so that skipping a record would not
 	// help, or would lose others.
 	ErrNotSkippable = errors.New("not halted by one record")
+	// ErrStillHalted means that a request for a halted partition is not carried out yet, or that the partition has halted
+	// there again.
+	ErrStillHalted = errors.New("still halted")
 	// ErrStillDeclared means that cleanup cannot forget a topic, because workers consume it.
 	ErrStillDeclared = errors.New("workers declare it")
 	// ErrProcessing means that a message cannot be deleted, a status neither retried nor discarded, and a rejected
 	// message not run again, while its handler runs.
 	ErrProcessing = errors.New("being processed")
+	// ErrNotYet means that a request to a worker has not ended yet, and ErrRequestFailed that it has failed.
+	ErrNotYet        = errors.New("not carried out yet")
+	ErrRequestFailed = errors.New("failed")
 	// ErrBadInput means that an argument is missing, malformed or out of range.
 	ErrBadInput = errors.New("bad input")
 	// ErrNeedsApplication means that only the running application can do this, because it knows the channels and
@@ -198,8 +210,8 @@ var (
 
 // Can reports whether this Ops supports an action, regardless of the actor and the target. It returns nil, or the error
 // that the action's method always returns: ErrNeedsApplication or, with the application, ErrReplayOff. All actions but
-// Backfill, Replay, ReAccept, ReAcceptMatching and Cleanup need only the tables. Can is for user interfaces, so that
-// they offer only actions that work; the methods check for themselves (contract 11.1).
+// Backfill, Replay, ReAccept, ReAcceptMatching and Cleanup need only the tables, and these can be requested. Can is for
+// user interfaces, so that they offer only actions that work; the methods check for themselves (contract 11.1).
 func (o *access) Can(action Action) error {
 	able := true
 	switch action {
@@ -239,6 +251,10 @@ type Live interface {
 	Subscription(key string) (Subscription, error)
 	// Ready prepares the tables for rows of this process's handlers, as its start or first accept does.
 	Ready(ctx context.Context) error
+	// Running finds this process's call of a handler key for a message, in the attempt of that number if it is not 0. It
+	// returns how long the call has run and how to cancel its context. The call's failure then names who has cancelled it.
+	// Cancel is nil if there is no such call. Once the call has ended, cancel does nothing.
+	Running(handlerKey, messageID string, attempt int) (ranFor time.Duration, cancel func(by string))
 	// Wake notifies this process's processor that handlers have due statuses.
 	Wake(handlerKeys ...string)
 	// Ended returns, by handler key, the attempts that ended in this process within about the last hour, and since when

@@ -8,8 +8,9 @@ import (
 	"strings"
 )
 
-// Summary returns the Detail in words, for lists: what was counted or changed, then everything else that it says. Lists
-// of more than three values are replaced by their number. It is the Detail itself if that is no JSON object.
+// Summary returns the Detail in words, for lists: what was counted, changed or requested, or why a handler runs again,
+// then everything else that it says. Lists of more than three values are replaced by their number. It is the Detail
+// itself if that is no JSON object.
 func (e AuditEntry) Summary() string {
 	var detail map[string]any
 	decoder := json.NewDecoder(strings.NewReader(e.Detail))
@@ -27,10 +28,16 @@ func (e AuditEntry) Summary() string {
 		parts = append(parts, fmt.Sprintf("counted %v%s", detail["matched"], atLeast))
 		delete(detail, "matched")
 		delete(detail, "capped")
+	case e.Action == actionRerun:
+		parts = append(parts, fmt.Sprintf("was %v, reason: %v", detail["state"], detail["reason"]))
+		delete(detail, "state")
+		delete(detail, "reason")
 	case detail["event"] != nil:
 		parts = append(parts, fmt.Sprint(detail["event"]))
 	}
 	delete(detail, "event")
+	parts = append(parts, inWords("", detail["detail"])...) // what a request asks for
+	delete(detail, "detail")
 	filter := detail["filter"]
 	delete(detail, "filter")
 	parts = append(parts, inWords("", detail)...)

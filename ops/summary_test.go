@@ -19,8 +19,19 @@ func TestAuditEntriesAreSummedUpInWords(t *testing.T) {
 		`{"event":"ended","filter":{"type":"t"},"done":14,"skipped":0,"more":true,"error":"interrupted"}`:           "ended, done 14, error interrupted, more, type t",
 		`{"event":"ended","deleted":{"Messages":2,"Markers":0}}`:                                                    "ended, deleted Messages 2",
 		`{"keys":["a","b","c","d"],"offset":12345678901234567,"partition":null,"halted":"orders/3: \u003cb\u003e"}`: "halted orders/3: <b>, 4 keys, offset 12345678901234567",
+		`{"event":"requested","request_id":"r1","detail":{"attempt":2}}`:                                            "requested, attempt 2, request ID r1",
+		`{"event":"requested","request_id":"r1"}`:                                                                   "requested, request ID r1",
 		`no JSON`: "no JSON",
 	} {
 		require.Equal(t, want, ops.AuditEntry{Detail: detail}.Summary())
 	}
+}
+
+func TestSummaryOfARerunBeginsWithItsReason(t *testing.T) {
+	entry := ops.AuditEntry{Action: "rerun", Detail: `{"completed_at":"2026-01-01T12:00:00Z","namespace":"shop",` +
+		`"reason":"the mail got lost","state":"completed","status_id":"s1"}`}
+	require.Equal(t, "was completed, reason: the mail got lost, completed at 2026-01-01T12:00:00Z, namespace shop, status ID s1",
+		entry.Summary())
+	entry.Detail = `no JSON`
+	require.Equal(t, "no JSON", entry.Summary())
 }

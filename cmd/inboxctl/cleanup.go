@@ -21,17 +21,19 @@ import (
 
 func newCleanup(a *app) *cobra.Command {
 	var (
-		retention string
-		yes       bool
+		retention        string
+		application, yes bool
+		wait             time.Duration
 	)
 	cmd := &cobra.Command{
-		Use: "cleanup --retention AGE", Short: "Delete statuses that ended longer ago than an age",
+		Use: "cleanup --retention AGE|--application", Short: "Delete statuses that ended longer ago than an age",
 		Long: `Deletes completed, discarded and superseded statuses that ended longer ago than
 --retention, then messages without statuses, in batches, while it holds the lease
 of cleanup. It never deletes what is pending, processing, poisoned or rejected.
 
-An application with the option Retention does this itself. inboxctl does not know
-the application's options, so use it for inboxes without Retention:
+An application with the option Retention does this itself. With --application a
+running process of it does it now, by its own options. inboxctl does not know these,
+so use --retention for inboxes without Retention:
 
   - it ignores retentions of single handlers, and it calls no archive function
     before it deletes rows;
@@ -43,10 +45,24 @@ progress" shows which topics are behind.
 
 Ctrl-C stops it between batches. It then prints what was deleted.
 
+With --application:
+
+` + requestHelp + `
+
 JSON: handler.Deleted with "error".`,
 		Example: `  inboxctl cleanup --retention 30d
-  inboxctl cleanup --retention 720h --yes`,
+  inboxctl cleanup --retention 720h --yes
+  inboxctl cleanup --application`,
 		Args: noArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+			if application {
+				if retention != "" {
+					return misuse("use either --retention or --application, which knows its retentions")
+				}
+				return a.requestCleanup(cmd.Context(), yes, wait)
+			}
+			if cmd.Flags().Changed("wait") {
+				return misuse("--wait is for --application; without it the command cleans up by itself")
+			}
 			length, err := parseAge(retention)
 			if err == nil {
 				err = a.checkActor()
@@ -60,14 +76,16 @@ JSON: handler.Deleted with "error".`,
 		},
 	}
 	cmd.Flags().StringVar(&retention, "retention", "",
-		"how long completed statuses are kept, such as 720h or 30d; required, more than 0")
+		"how long completed statuses are kept, such as 720h or 30d; more than 0")
+	cmd.Flags().BoolVar(&application, "application", false, "have the application do it, by its own retentions")
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation")
+	bindWait(cmd, &wait, 10*time.Minute)
 	return cmd
 }
 
 func parseAge(text string) (time.Duration, error) {
 	if text == "" {
-		return 0, misuse("--retention is required, such as --retention 30d")
+		return 0, misuse("--retention is required, such as --retention 30d, or --application")
 	}
 	d, err := time.ParseDuration(text)
 	if days := daysAgo.FindStringSubmatch(text); days != nil {
@@ -107,6 +125,11 @@ func (a *app) cleanup(ctx context.Context, db *gorm.DB, retention time.Duration,
 		}
 	}
 	deleted, err := o.Cleanup(ctx, a.who())
+	return a.reportDeleted(deleted, err)
+}
+
+// reportDeleted prints what a cleanup has deleted and returns how it ended.
+func (a *app) reportDeleted(deleted handler.Deleted, err error) error {
 	report := struct {
 		handler.Deleted
 		Error string

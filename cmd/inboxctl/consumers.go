@@ -114,10 +114,14 @@ carries out within seconds, or the partition's next owner does. A request for
 another offset than the one at which the partition is halted is refused. An hour
 later it expires.
 
+With --wait the command ends once the request is carried out and a heartbeat of the
+partition's worker says that it goes on. If it is not carried out in time, or the
+partition has halted there again, the exit code is 6, and the error says why.
+
 JSON: {"channel", "topic", "partition", "offset", "after_gap", "outcome"}.`
 
 func newResumePartition(a *app) *cobra.Command {
-	cmd := newHaltCommand(a, "resume-partition", "resume", (*ops.Ops).ResumePartition)
+	cmd := newHaltCommand(a, "resume-partition", "resume", "resumed", (*ops.Ops).ResumePartition)
 	cmd.Short = "Let a halted partition go on"
 	cmd.Long = `Lets the consumer of a halted partition read the record or the batch again. If the
 cause is not fixed, the partition halts again. After a gap in the log, or where the
@@ -131,7 +135,7 @@ given.
 }
 
 func newSkipRecord(a *app) *cobra.Command {
-	cmd := newHaltCommand(a, "skip-record", "skip", (*ops.Ops).SkipRecord)
+	cmd := newHaltCommand(a, "skip-record", "skip", "skipped", (*ops.Ops).SkipRecord)
 	cmd.Short = "Keep the record that halts a partition as rejected, and go on"
 	cmd.Long = `Lets the consumer of a halted partition keep the record at the offset as rejected,
 unchanged, and go on after it. No handler processes the record. "inboxctl rejected"
@@ -165,10 +169,11 @@ func haltOf(args []string) (at ops.PartitionRef, err error) {
 	return ops.PartitionRef{Channel: args[0], Topic: parts[1], Partition: int32(partition), Offset: offset}, nil
 }
 
-func newHaltCommand(a *app, name, verb string,
+func newHaltCommand(a *app, name, verb, done string,
 	act func(o *ops.Ops, ctx context.Context, actor ops.Actor, at ops.PartitionRef) error,
 ) *cobra.Command {
 	var yes bool
+	var wait time.Duration
 	cmd := &cobra.Command{
 		Use: name + " CHANNEL TOPIC/PARTITION@OFFSET",
 		Args: func(_ *cobra.Command, args []string) error {
@@ -202,12 +207,28 @@ func newHaltCommand(a *app, name, verb string,
 					ops.PartitionRef
 					Outcome string
 				}{at, verb + " requested"}
-				return a.print(result, func() { fmt.Fprintf(a.out, "requested to %s %s\n", verb, oneLine(args[1])) })
+				line := "requested to " + verb
+				var waited error
+				if wait > 0 {
+					if waited = await(ctx, o, at, wait); waited == nil {
+						result.Outcome, line = done, done
+					}
+				}
+				return errors.Join(a.print(result, func() { fmt.Fprintf(a.out, "%s %s\n", line, oneLine(args[1])) }), waited)
 			})
 		},
 	}
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	cmd.Flags().DurationVar(&wait, "wait", 0, "wait for the effect, at most for so long (with --wait alone 30s)")
+	cmd.Flags().Lookup("wait").NoOptDefVal = "30s"
 	return cmd
+}
+
+// await waits until a request is carried out.
+func await(ctx context.Context, o *ops.Ops, at ops.PartitionRef, wait time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	return o.AwaitPartition(ctx, at)
 }
 
 // afterGap reports whether a worker reports the partition as halted there because records are gone.

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -46,6 +47,10 @@ func TestHaltedPartitionsAreListedResumedAndSkipped(t *testing.T) {
 
 		require.Equal(t, "requested to resume orders/1@7\n", r.done("resume-partition", "c", "orders/1@7").out)
 		require.Equal(t, "requested to skip orders/1@7\n", r.answer("yes\n", "skip-record", "c", "orders/1@7").out)
+		late := r.run("skip-record", "c", "orders/1@7", "--yes", "--wait=1ns")
+		require.Equal(t, exitNotYet, late.code)
+		require.Equal(t, "requested to skip orders/1@7\n", late.out)
+		require.Contains(t, late.errOut, "still halted")
 		require.Equal(t, map[string]any{"channel": "c", "topic": "orders", "partition": 2.0, "offset": 9.0,
 			"after_gap": true, "outcome": "resume requested"}, r.done("resume-partition", "c", "orders/2@9", "--yes", "-o", "json").object())
 		require.NoError(t, r.ib.DB().Order("\"partition\"").Find(&rows).Error)
@@ -53,8 +58,33 @@ func TestHaltedPartitionsAreListedResumedAndSkipped(t *testing.T) {
 		require.Equal(t, []string{"skip", "continue"}, []string{rows[0].Decision, rows[1].Decision})
 		require.Contains(t, r.done("consumers").out, "skip requested by alice; no ID")
 		require.Equal(t, []string{"alice resume_partition partition orders/1 of channel c",
-			"alice skip_record partition orders/1 of channel c", "alice resume_partition partition orders/2 of channel c"},
+			"alice skip_record partition orders/1 of channel c", "alice skip_record partition orders/1 of channel c",
+			"alice resume_partition partition orders/2 of channel c"},
 			r.audit())
+	})
+}
+
+// TestSkipWaitsForItsEffect proves contract 7.10.
+func TestSkipWaitsForItsEffect(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		r.halted()
+		waited := make(chan result, 1)
+		go func() { waited <- r.run("skip-record", "c", "orders/1@7", "--yes", "--wait") }()
+		inboxtest.Eventually(t, func() bool { // as its consumer does
+			done := r.ib.DB().Where("record_offset = 7").Delete(&models.PartitionRequest{})
+			require.NoError(t, done.Error)
+			return done.RowsAffected == 1
+		}, "the request")
+		inboxtest.Exec(t, r.ib.DB(), `DELETE FROM inbox_workers`)
+		st := inboxtest.Store(t, r.ib.DB())
+		worker := store.Worker{ID: uuid.NewString(), Host: "app-1", PID: 7, Consumers: `[{"channel":"c","group":"g"}]`}
+		go func() {
+			for routine.Sleep(t.Context(), 50*time.Millisecond) {
+				_ = st.Heartbeat(t.Context(), worker, time.Now())
+			}
+		}()
+		out := inboxtest.Receive(t, waited, "the end of the command")
+		require.Equal(t, []any{exitDone, "skipped orders/1@7\n"}, []any{out.code, out.out}, out.errOut)
 	})
 }
 

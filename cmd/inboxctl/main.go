@@ -52,6 +52,7 @@ const (
 	exitNotFound = 3
 	exitRefused  = 4
 	exitPartly   = 5
+	exitNotYet   = 6
 )
 
 const exitCodesHelp = `inboxctl ends with one of these codes:
@@ -64,11 +65,14 @@ const exitCodesHelp = `inboxctl ends with one of these codes:
   2  misuse: a bad flag or argument
   3  not found: no such message, rejected message, handler key or partition, or no
      open status with that ID
-  4  refused: neither poisoned nor failing, changed by someone else, being processed,
-     not halted there, not halted by one record, not confirmed, another worker is
-     cleaning up, or cleanup waits for a partition that was never read to its end
+  4  refused: neither poisoned nor failing, not ended, not claimed, changed by someone
+     else, being processed, not halted there, not halted by one record, not
+     confirmed, another worker is cleaning up, or cleanup waits for a partition that
+     was never read to its end
   5  partly done: some of several are done, or it was interrupted; inboxctl prints
      what was done, and that is kept; or "status" could not count everything
+  6  not yet: what was requested is not carried out within --wait, and may still be;
+     or the partition has halted there again
 
 With several statuses in one command: 0 if all are done, 5 if some are, else the
 code that all errors have in common, or 1.`
@@ -90,8 +94,9 @@ func misuse(format string, args ...any) error {
 var errNotConfirmed = errors.New("not confirmed, nothing was done")
 
 var refusals = []error{
-	errNotConfirmed, ops.ErrStale, ops.ErrAmbiguous, ops.ErrNotPoisoned, ops.ErrNotSkippable, ops.ErrStillDeclared,
-	ops.ErrPaused, ops.ErrProcessing, ops.ErrNeedsApplication, ops.ErrReplayOff, cleanup.ErrLeaseHeld,
+	errNotConfirmed, ops.ErrStale, ops.ErrAmbiguous, ops.ErrNotPoisoned, ops.ErrNotCompleted, ops.ErrNotClaimed,
+	ops.ErrNotSkippable, ops.ErrStillDeclared, ops.ErrPaused, ops.ErrProcessing,
+	ops.ErrNeedsApplication, ops.ErrReplayOff, cleanup.ErrLeaseHeld,
 }
 
 // exitCode returns the program's exit code for an error.
@@ -109,6 +114,8 @@ func exitCode(err error) int {
 		return exitMisuse
 	case errors.Is(err, ops.ErrNotFound):
 		return exitNotFound
+	case errors.Is(err, ops.ErrStillHalted), errors.Is(err, ops.ErrNotYet):
+		return exitNotYet
 	case ok && waiting.Err == nil, slices.ContainsFunc(refusals, refused):
 		return exitRefused
 	}

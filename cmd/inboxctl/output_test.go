@@ -7,12 +7,15 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/testenv"
+	"github.com/gorm-inbox/inbox/ops"
 )
 
 // TestLostOutputFailsEveryCommand runs every command with its standard output on a full
@@ -28,6 +31,22 @@ func TestLostOutputFailsEveryCommand(t *testing.T) {
 		r.halted()
 		r.removed()
 		first, second, third := r.reject(1, nil, nil), r.reject(2, nil, nil), r.reject(3, nil, nil)
+		inboxtest.Accept(t, r.ib, "claimed")
+		inboxtest.Exec(t, r.d.DB,
+			`UPDATE inbox_handler_statuses SET processing_started_at = created_at WHERE message_id = 'claimed'`)
+		inboxtest.Accept(t, r.ib, "called")
+		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_handler_statuses SET processing_started_at = created_at,
+			worker_id = '00000000-0000-7000-8000-000000000001' WHERE message_id = 'called'`)
+		operator, err := r.ib.Ops()
+		require.NoError(t, err)
+		asked, err := operator.RequestCleanup(t.Context(), "alice")
+		require.NoError(t, err)
+		inboxtest.Exec(t, r.d.DB, `DELETE FROM inbox_handler_statuses WHERE message_id = '3' AND handler_key = ?`, fine)
+		go func() { // as a running process does
+			for routine.Sleep(t.Context(), time.Millisecond) {
+				_ = operator.ServeRequests(t.Context(), "a process", nil, ops.ActionBackfill)
+			}
+		}()
 		status := func(id string) string { return r.status(id).ID }
 		commands := [][]string{
 			{}, {"help"}, {"help", "retry"}, {"version"}, {"completion", "bash"}, {"completion", "zsh"}, {"completion", "fish"},
@@ -38,6 +57,10 @@ func TestLostOutputFailsEveryCommand(t *testing.T) {
 			{"consumers"}, {"progress"}, {"workers"}, {"locks"}, {"gaps"}, {"markers", "1"}, {"audit"},
 			{"rejected", "list"}, {"rejected", "show", first},
 			{"retry", status("1")}, {"discard", status("2")}, {"retry", "--matching", "--message", "3", "--yes"},
+			{"rerun", "5", "--handler", fine, "--reason", "x", "--yes"}, {"release", "claimed", "--handler", fine, "--yes"},
+			{"replay", "5", "--yes", "--wait", "0"}, {"backfill", fine, "--from", "1h", "--yes"},
+			{"cleanup", "--application", "--yes", "--wait", "0"}, {"request", asked},
+			{"cancel", "called", "--handler", fine, "--yes", "--wait", "0"},
 			{"delete", "4", "--confirm", "4"},
 			{"rejected", "accept", third}, {"rejected", "delete", second, "--confirm", second},
 			{"resume-partition", "c", "orders/1@7"}, {"skip-record", "c", "orders/1@7", "--yes"},
@@ -79,7 +102,8 @@ func TestLostOutputFailsEveryCommand(t *testing.T) {
 // changes reports whether a command can be run only once.
 func changes(args []string) bool {
 	line := strings.Join(args, " ")
-	for _, once := range []string{"retry", "discard", "delete", "rejected accept", "rejected delete", "forget-topic"} {
+	for _, once := range []string{"retry", "discard", "delete", "rejected accept", "rejected delete", "forget-topic",
+		"rerun", "release", "backfill"} {
 		if strings.HasPrefix(line, once+" ") {
 			return true
 		}

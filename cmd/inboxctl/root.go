@@ -65,8 +65,9 @@ too many rows stops early and says how to continue.`
 const applicationHelp = `Channels, handlers and their retentions are in the application's code and not in the
 database. So only the application can replay a message, accept a rejected message
 again, give a handler that was added later the statuses it lacks, and clean up by
-each handler's own retention. "inboxctl rejected accept" stores a request that a
-running process carries out. For the rest use its dashboard, or Go:
+each handler's own retention. "inboxctl replay", "rejected accept", "backfill",
+"cleanup --application" and "cancel" store a request that a running process carries
+out. Where none runs, use Go:
 
   o, err := ib.Ops(func(o *ops.Options) { o.AllowReplay = true })
   accepted, err := o.Replay(ctx, actor, ops.MessageRef{ID: messageID}, ops.Edit{})
@@ -128,11 +129,11 @@ func newRoot(a *app) *cobra.Command {
 
 	root.AddCommand(
 		watchable(a, newStatus(a)), watchable(a, newList(a)), newShow(a), watchable(a, newFailures(a)),
-		newRetry(a), newDiscard(a), newDelete(a), newRejected(a),
+		newRetry(a), newDiscard(a), newRerun(a), newRelease(a), newCancel(a), newReplay(a), newDelete(a), newRejected(a),
 		watchable(a, newHandlers(a)), newPause(a), newResume(a), watchable(a, newConsumers(a)), newResumePartition(a),
 		newSkipRecord(a), watchable(a, newProgress(a)), newForgetTopic(a), watchable(a, newWorkers(a)),
 		watchable(a, newLocks(a)), watchable(a, newGaps(a)), watchable(a, newMarkers(a)),
-		watchable(a, newAudit(a)), newCleanup(a),
+		watchable(a, newAudit(a)), newBackfill(a), newCleanup(a), newRequest(a),
 		newMigrate(a), newGrants(a),
 		newDashboard(a), newVersion(a), newCompletion(),
 		topic("connecting", "The database, the tables' names and the actor", connectingHelp),

@@ -133,6 +133,7 @@ func TestHaltedPartitionResumesOnceItsCauseIsGone(t *testing.T) {
 		require.Empty(t, requestsOf(t, ib))
 		fixed.Store(true)
 		request(t, o.ResumePartition, at)
+		require.NoError(t, o.AwaitPartition(t.Context(), at))
 		eventually(t, "all is committed", func() bool {
 			committed := k.Committed(group, topic)
 			return committed[0] == records && committed[1] == records

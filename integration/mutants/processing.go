@@ -132,8 +132,8 @@ var processingMutants = []mutant{
 		Why:     "a failure would be taken for success, a crash would lose the message (contract 5.5)",
 		Package: "internal/attempt",
 		In:      "Runner.runPlain",
-		Old:     "r.call(ctx, r.DB, nil, group, c",
-		New:     "make([]error, len(group)); go func() { _ = r.call(ctx, r.DB, nil, group, c) }(",
+		Old:     "r.call(ctx, cancel, r.DB, nil, group, c",
+		New:     "make([]error, len(group)); go func() { _ = r.call(ctx, cancel, r.DB, nil, group, c) }(",
 		Test:    test{Package: "./processor", Run: "^TestHandlerFailureNeverAffectsItsSibling$"},
 	},
 	{

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -140,6 +141,44 @@ func TestHangingCallIsVisibleUntilItReturns(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// TestReportedCallIsCancelledAndItsRecordTriedAgain proves contract 11.1, 7.6: a call without a status.
+func TestReportedCallIsCancelledAndItsRecordTriedAgain(t *testing.T) {
+	for name, mode := range map[string]inbox.ChannelOption{"inline": inbox.Inline(), "direct": inbox.Direct()} {
+		t.Run(name, func(t *testing.T) {
+			inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
+				clock := fxtest.NewClock(inboxtest.Noon)
+				kafka := kafkatest.Start(t, kafkatest.Topic("orders", 1))
+				causes := make(chan error, 10)
+				var calls atomic.Int32
+				h := inboxtest.Do("h", func(ctx context.Context, _ inboxtest.Bytes) error {
+					if calls.Add(1) > 1 {
+						return nil
+					}
+					<-ctx.Done()
+					causes <- context.Cause(ctx)
+					return ctx.Err()
+				}, handler.Backoff(func(int) time.Duration { return time.Millisecond }))
+				ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) { o.Clock = clock }),
+					inbox.Channel("c", mode, consuming(kafka), inbox.On("t", h)))
+				inboxtest.Start(t, ib)
+				require.NoError(t, kafka.Produce("orders", kafkatest.Record{Key: []byte("k"), Value: []byte("1")}))
+				inboxtest.Eventually(t, func() bool { return calls.Load() == 1 }, "the call")
+				o, err := ops.New(d.DB, func(o *ops.Options) { o.Clock = clock })
+				require.NoError(t, err)
+				clock.Advance(5 * time.Minute)
+				ref := ops.HandlerRef{Message: ops.MessageRef{ID: reasonOf(ib, health.LongRunning).MessageIDs[0]}, HandlerKey: "h"}
+				inboxtest.Eventually(t, func() bool {
+					_, err := o.CancelCall(t.Context(), "ada", ref)
+					return err == nil
+				}, "the worker to report it")
+				require.EqualError(t, inboxtest.Receive(t, causes, "the end of the call"), "cancelled by operator ada")
+				inboxtest.Eventually(t, func() bool { return ib.Counters().Processed == 1 }, "the record's next attempt")
+				require.EqualValues(t, 1, ib.Counters().Failed)
+			})
+		})
 	}
 }
 

@@ -26,12 +26,21 @@ var errGoexit = errors.New("handler ended its goroutine (runtime.Goexit, or Fail
 // ErrTimeout is the cause of a context that ended because the attempt's time was over.
 var ErrTimeout = errors.New("handler timeout")
 
-// limited applies an attempt's timeout to ctx; 0 means no limit.
-func limited(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
+// Cancelled is the cause of a context that an operator has ended.
+type Cancelled struct{ By string }
+
+func (e *Cancelled) Error() string { return "cancelled by operator " + e.By }
+
+// limited applies an attempt's timeout to ctx; 0 means no limit. The caller must call cancel with nil once the call has
+// ended. Called before that, cancel ends the context for another cause. Each call of a handler pays for what this
+// allocates, so there is one function for both.
+func limited(ctx context.Context, timeout time.Duration) (context.Context, context.CancelCauseFunc) {
+	own, cancel := context.WithCancelCause(ctx)
 	if timeout <= 0 {
-		return ctx, func() {}
+		return own, cancel
 	}
-	return context.WithTimeoutCause(ctx, timeout, ErrTimeout)
+	within, stop := context.WithTimeoutCause(own, timeout, ErrTimeout)
+	return within, func(cause error) { cancel(cause); stop() }
 }
 
 // patience says what to do about a handler that ignores its cancelled context. The functions are called from the call's
@@ -53,11 +62,11 @@ const overdueTolerance = time.Second
 
 // call runs the handler's code in a new goroutine, because Goexit, or a handler that never returns, would end or block
 // ours. running, which may be nil, tracks the call until it returns. The results are in the order of the deliveries.
-func call(ctx context.Context, tx *gorm.DB, h *handler.Handler, outer []handler.Middleware, running *Running,
-	p patience, deliveries ...handler.Delivery,
+func call(ctx context.Context, cancel context.CancelCauseFunc, tx *gorm.DB, h *handler.Handler,
+	outer []handler.Middleware, running *Running, p patience, deliveries ...handler.Delivery,
 ) []error {
 	results := make(chan []error, 1)
-	number := running.begin(h, deliveries)
+	number := running.begin(h, deliveries, cancel)
 	go func() {
 		var errs []error
 		defer func() {
@@ -100,8 +109,9 @@ func call(ctx context.Context, tx *gorm.DB, h *handler.Handler, outer []handler.
 	return slices.Repeat([]error{fmt.Errorf("%w for %s", ErrStuck, waited)}, len(deliveries))
 }
 
-// call runs the handler's code. The errors are in the order of the attempts.
-func (r *Runner) call(ctx context.Context, session, tx *gorm.DB, group []*Attempt, c Call) []error {
+// call runs the handler's code. The errors are in the order of the attempts. Cancel ends ctx.
+func (r *Runner) call(ctx context.Context, cancel context.CancelCauseFunc, session, tx *gorm.DB, group []*Attempt,
+	c Call) []error {
 	if err := c.MayStart(ctx); err != nil {
 		return slices.Repeat([]error{err}, len(group))
 	}
@@ -113,7 +123,8 @@ func (r *Runner) call(ctx context.Context, session, tx *gorm.DB, group []*Attemp
 	if c.Until != nil {
 		p.GiveUp = c.Until.Done()
 	}
-	errs := call(handler.ContextWithDB(ctx, session), tx, group[0].Handler, r.Middleware, r.Running, p, deliveries...)
+	errs := call(handler.ContextWithDB(ctx, session), cancel, tx, group[0].Handler, r.Middleware, r.Running, p,
+		deliveries...)
 	for i, err := range errs {
 		errs[i] = usable(err)
 	}
@@ -221,6 +232,7 @@ type RunningCall struct {
 	Since   time.Time // when it began, by the inbox's clock
 
 	deliveries []handler.Delivery // read-only
+	cancel     context.CancelCauseFunc
 }
 
 // NewRunning returns a Running without calls; now is the inbox's clock.
@@ -238,11 +250,11 @@ func (c RunningCall) MessageIDs() []string {
 }
 
 // begin records a call and returns its number. The call is running until end is called with it.
-func (r *Running) begin(h *handler.Handler, deliveries []handler.Delivery) uint64 {
+func (r *Running) begin(h *handler.Handler, deliveries []handler.Delivery, cancel context.CancelCauseFunc) uint64 {
 	if r == nil {
 		return 0
 	}
-	c := RunningCall{Handler: h, Since: r.now(), deliveries: deliveries}
+	c := RunningCall{Handler: h, Since: r.now(), deliveries: deliveries, cancel: cancel}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.last++
@@ -258,6 +270,25 @@ func (r *Running) end(call uint64) {
 	defer r.mu.Unlock()
 	delete(r.calls, call)
 }
+
+// Find returns the latest call of a handler key for a message, in its attempt of that number if that is not 0. Earlier
+// ones were given up as stuck.
+func (r *Running) Find(handlerKey, messageID string, attempt int) (call RunningCall, found bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var latest uint64 // calls are numbered from 1
+	for number, c := range r.calls {
+		if number > latest && slices.ContainsFunc(c.deliveries, func(d handler.Delivery) bool {
+			return d.ID == messageID && d.HandlerKey == handlerKey && (attempt == 0 || d.Attempt == attempt)
+		}) {
+			latest = number
+		}
+	}
+	return r.calls[latest], latest > 0
+}
+
+// Cancel cancels the context of the call, also of those messages that share the call, for an operator.
+func (c RunningCall) Cancel(actor string) { c.cancel(&Cancelled{By: actor}) }
 
 // Calls returns the running calls, the longest first.
 func (r *Running) Calls() []RunningCall {

@@ -120,8 +120,8 @@ func (r *Runner) runProtected(ctx context.Context, group []*Attempt, c Call) {
 // runPlain makes one call outside any transaction.
 func (r *Runner) runPlain(ctx context.Context, group []*Attempt, c Call) {
 	ctx, cancel := limited(StartSpan(ctx, r.Instruments, group...), group[0].Timeout)
-	defer cancel()
-	errs := r.call(ctx, r.DB, nil, group, c)
+	defer cancel(nil)
+	errs := r.call(ctx, cancel, r.DB, nil, group, c)
 	for i, a := range group {
 		a.Err, a.Cause = errs[i], context.Cause(ctx)
 	}
@@ -155,9 +155,9 @@ func (r *Runner) runTx(ctx context.Context, group []*Attempt, c Call) {
 	}
 
 	within, cancel := limited(StartSpan(ctx, r.Instruments, current...), current[0].Timeout)
-	defer cancel()
+	defer cancel(nil)
 	session, watched := handlertx.Watch(within, t.DB, r.StatementTimeout)
-	errs := r.call(within, session, session, current, c)
+	errs := r.call(within, cancel, session, session, current, c)
 	for _, a := range current {
 		a.Cause, a.watched = context.Cause(within), watched
 	}

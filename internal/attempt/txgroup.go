@@ -104,10 +104,10 @@ func (r *Runner) runMember(ctx context.Context, t *handlertx.Tx, first bool, a *
 	}
 	one := []*Attempt{a}
 	ctx, cancel := limited(StartSpan(ctx, r.Instruments, a), a.Timeout)
-	defer cancel()
+	defer cancel(nil)
 	session, watched := handlertx.Watch(ctx, t.DB, r.StatementTimeout)
 	a.watched = watched
-	err := r.call(ctx, session, session, one, c)[0]
+	err := r.call(ctx, cancel, session, session, one, c)[0]
 	a.Cause = context.Cause(ctx)
 	if fault := databaseFault(t, watched, []error{err}); fault != nil {
 		return fault

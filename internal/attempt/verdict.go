@@ -48,7 +48,8 @@ func (a *Attempt) failed(err error) Verdict {
 		cut        *Cut
 	)
 	timedOut := errors.Is(a.Cause, ErrTimeout)
-	short := errors.As(err, &cut) && !timedOut
+	cancelled, ended := errors.AsType[*Cancelled](a.Cause)
+	short := errors.As(err, &cut) && !timedOut && !ended
 	uncharged := short && !cut.Charged
 	switch {
 	case !uncharged && (errors.As(err, &beyond) || handler.Undecodable(err)):
@@ -64,6 +65,9 @@ func (a *Attempt) failed(err error) Verdict {
 	}
 	if timedOut {
 		err = fmt.Errorf("handler timed out after %s: %w", a.Timeout, err)
+	}
+	if ended {
+		err = fmt.Errorf("%w: %w", cancelled, err)
 	}
 	v := Verdict{Outcome: handler.AttemptFailed, Err: err, Charged: true}
 	if short {

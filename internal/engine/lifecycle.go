@@ -11,6 +11,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/handlertx"
+	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/models"
@@ -92,6 +93,8 @@ func (e *Engine) startAll(ctx context.Context) error {
 	}
 	e.progress.Start(e.recordProgressUntilStopped)
 	e.requests.Start(e.reAcceptRequestedUntilStopped)
+	e.cancels.Start(e.cancelRequestedUntilStopped)
+	e.serving.Start(e.serveRequestedUntilStopped)
 	e.cleaner.Start()
 	if err := e.sampler.start(); err != nil {
 		return err
@@ -135,12 +138,14 @@ func (e *Engine) stopAll(ctx context.Context) error {
 	}
 	defer cancel()
 	defer e.again.reopen() // once all has stopped
-	stops := []func(context.Context) error{e.again.stop, e.cleaner.Stop, e.sampler.stop,
-		func(ctx context.Context) error {
+	stops := []func(context.Context) error{e.again.stop, e.cleaner.Stop, e.sampler.stop}
+	for _, loop := range []*routine.Loop{&e.requests, &e.cancels, &e.serving} {
+		stops = append(stops, func(ctx context.Context) error {
 			ctx, cancel := withGrace(ctx)
 			defer cancel()
-			return e.requests.Stop(ctx)
-		}}
+			return loop.Stop(ctx)
+		})
+	}
 	e.mu.Lock()
 	for _, c := range e.consumers {
 		stops = append(stops, c.Stop)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -103,6 +104,14 @@ func (l live) Subscription(key string) (ops.Subscription, error) {
 		}),
 		Retention: cmp.Or(s.Handler.Retention(), l.e.cfg.Cleanup.Retention),
 		Stored:    !s.Synchronous}, nil
+}
+
+func (l live) Running(handlerKey, messageID string, attempt int) (ranFor time.Duration, cancel func(by string)) {
+	call, running := l.e.running.Find(handlerKey, messageID, attempt)
+	if !running {
+		return 0, nil
+	}
+	return l.e.cfg.Clock.Now().Sub(call.Since), call.Cancel
 }
 
 func (l live) Ready(ctx context.Context) error { return l.e.tables.ready(ctx) }
@@ -247,6 +256,29 @@ func (e *Engine) reAcceptRequestedUntilStopped(ctx context.Context) {
 		"they wait")
 	repeat(ctx, e.cfg.Processor.HeartbeatInterval, failing, "accepting rejected messages again", func() error {
 		return e.ops.ReAcceptRequested(ctx, e.cfg.channelNames())
+	})
+}
+
+// cancelRequestedUntilStopped cancels, at intervals, the calls of this process that operators want to end.
+func (e *Engine) cancelRequestedUntilStopped(ctx context.Context) {
+	e.serveUntilStopped(ctx, "reading requests to cancel calls", ops.ActionCancel)
+}
+
+// serveRequestedUntilStopped does, at intervals, what operators have requested of any process that can. One that takes
+// long keeps the others waiting, but no cancel.
+func (e *Engine) serveRequestedUntilStopped(ctx context.Context) {
+	e.serveUntilStopped(ctx, "reading requests to workers", ops.ActionBackfill, ops.ActionCleanup, ops.ActionReplay)
+}
+
+func (e *Engine) serveUntilStopped(ctx context.Context, what string, kinds ...ops.Action) {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	by := fmt.Sprintf("process %d on %s", os.Getpid(), host)
+	failing := condition.New(e.log, e.cfg.Clock, zap.WarnLevel, what, "they wait")
+	repeat(ctx, e.cfg.Processor.HeartbeatInterval, failing, "carrying out requests", func() error {
+		return e.ops.ServeRequests(ctx, by, e.cfg.channelNames(), kinds...)
 	})
 }
 

@@ -29,6 +29,27 @@ type Operators interface {
 	AuditViews
 	Backfiller
 	ConsumerViews
+	WorkerRequests
+}
+
+// WorkerRequests are what operators request of living workers.
+type WorkerRequests interface {
+	AddRequest(ctx context.Context, pool gorm.ConnPool, request models.Request) error
+	// OpenRequests returns up to limit requests of these kinds that no worker has taken, after a time and an ID, the
+	// earliest first. A long argument is empty, see RequestArgument.
+	OpenRequests(ctx context.Context, pool gorm.ConnPool, kinds []string, after time.Time, id string, limit int) (
+		[]models.Request, error)
+	// TakeRequest reports whether this call has taken the request: a request is taken once, and only if it was made after
+	// since.
+	TakeRequest(ctx context.Context, pool gorm.ConnPool, id, takenBy string, since, now time.Time) (bool, error)
+	// RequestArgument returns the argument of a request; empty if it has ended.
+	RequestArgument(ctx context.Context, pool gorm.ConnPool, id string) (string, error)
+	// EndRequest stores what came of a request, a result or a problem, and deletes its argument.
+	EndRequest(ctx context.Context, pool gorm.ConnPool, id, result, problem string, now time.Time) error
+	// LoadRequest returns a request, without a long argument; nil if there is none.
+	LoadRequest(ctx context.Context, pool gorm.ConnPool, id string) (*models.Request, error)
+	// DeleteRequests removes up to limit requests that were made before that time.
+	DeleteRequests(ctx context.Context, before time.Time, limit int) (int64, error)
 }
 
 // StatusLists finds and counts statuses.
@@ -203,6 +224,13 @@ type StatusActions interface {
 	RetryStatuses(ctx context.Context, pool gorm.ConnPool, refs []VersionedID, now time.Time) ([]ChangedStatus, error)
 	// DiscardStatuses ends the given statuses that are open, not processing, and at their versions.
 	DiscardStatuses(ctx context.Context, pool gorm.ConnPool, refs []VersionedID, now time.Time) ([]ChangedStatus, error)
+	// RerunStatus makes a processed or discarded status due that is at a version. The caller has locked its message. It
+	// returns nil if there is none.
+	RerunStatus(ctx context.Context, pool gorm.ConnPool, messageNumber int64, handlerKey string, version int64,
+		now time.Time) (*ChangedStatus, error)
+	// ReleaseClaim makes a claimed status due that is at a version, and counts it as abandoned. It returns nil if there is
+	// none.
+	ReleaseClaim(ctx context.Context, pool gorm.ConnPool, ref VersionedID, now time.Time) (*ChangedStatus, error)
 	// OpenState returns an open status with the columns that say why an action left it; nil if it is not open.
 	OpenState(ctx context.Context, pool gorm.ConnPool, statusID string) (*models.HandlerStatus, error)
 	// PauseKey and ResumeKey pause a handler key, or no longer. They return whether they have changed it.

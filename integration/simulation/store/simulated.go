@@ -7,7 +7,7 @@
 //   - A claim, and what skips locked rows, are several statements in a transaction.
 //   - A statement takes its locks together, not one by one, so that accepts never deadlock.
 //   - Times of creation and completion are read before the statement is sent; heartbeats and leases when it runs.
-//   - The actions of operators take no lock before they write.
+//   - The actions of operators lock nothing but messages before they write.
 //   - There is no synchronous standby, and no isolation but READ COMMITTED.
 package simulated
 

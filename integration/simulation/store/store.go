@@ -31,6 +31,12 @@ SELECT number FROM (
 	SELECT number, rowid AS place FROM {messages} WHERE number IN (SELECT value FROM json_each(?1)) LIMIT -1
 ) WHERE lock_row('{messages}', place, 3, ` + free
 
+	// lockNumberedSQL locks messages by their numbers, as FOR NO KEY UPDATE.
+	lockNumberedSQL = `
+SELECT number FROM (
+	SELECT number, rowid AS place FROM {messages} WHERE number IN (SELECT value FROM json_each(?1)) LIMIT -1
+) WHERE lock_row('{messages}', place, 2, ` + await + ` ORDER BY number`
+
 	// lockKnownSQL locks messages by their IDs, as FOR NO KEY UPDATE.
 	lockKnownSQL = `
 SELECT number FROM (
@@ -69,6 +75,11 @@ func lock[T comparable](ctx context.Context, s *Store, pool gorm.ConnPool, state
 		locked[row] = true
 	}
 	return locked, err
+}
+
+// LockMessages locks for actions of operators.
+func (s *Store) LockMessages(ctx context.Context, pool gorm.ConnPool, numbers []int64) ([]int64, error) {
+	return store.Query(ctx, pool, s.Text(lockNumberedSQL), store.Value[int64], base.JSONList(numbers))
 }
 
 // Accept follows the store of SQLite, with this store's locks.

@@ -75,6 +75,7 @@ func (d Database) namesIn(schema string) *names {
 		"{rejected}", columns.Quote(naming.RejectedMessages()),
 		"{gaps}", columns.Quote(naming.Gaps()),
 		"{requests}", columns.Quote(naming.PartitionRequests()),
+		"{worker requests}", columns.Quote(naming.Requests()),
 		"{partitions}", columns.Quote(naming.Partitions()),
 		"{locks}", columns.Quote(naming.Locks()),
 		"{workers}", columns.Quote(naming.Workers()),

@@ -33,6 +33,26 @@ FROM {refs} AS c
 WHERE ` + isRef + ` AND (s.is_poisoned OR s.processing_started_at IS NULL)
 RETURNING {changed}`
 
+// rerun finds the row by the primary key: no index has completed rows by ID. The caller has locked the message, so that
+// cleanup does not delete the row. Published_at and poisoned_at are of an earlier life of the row.
+const rerun = `
+UPDATE {statuses} AS s SET completed_at = NULL, outcome = '', error_count = 0, abandoned_count = 0, interrupted_count = 0, requeued_count = s.requeued_count + 1,
+	published_at = NULL, next_attempt_at = {at}, poisoned_at = NULL, attempts = {attempts with a retry}, ` + unclaimed + `
+WHERE s.message_number = $1 AND s.handler_key = $3 AND s.version = $4 AND s.completed_at IS NOT NULL AND s.outcome IN ('processed', 'discarded')
+RETURNING {changed}`
+
+// releaseClaim uses the index on open statuses. It counts like a claim whose worker vanished, but the status is due at
+// once: the operator has judged what recovery only suspects. It does not wait for the transaction of a handler, which
+// holds the row's lock until it ends.
+const releaseClaim = `
+WITH free AS MATERIALIZED (SELECT id FROM {statuses} WHERE id = $1{as ID} AND ` + base.OpenSQL + ` {skip locked})
+UPDATE {statuses} AS s SET abandoned_count = s.abandoned_count + 1, next_attempt_at = {at}, attempts = {attempts with a release}, ` + unclaimed + `
+WHERE s.id = $1{as ID} AND s.id IN (SELECT id FROM free) AND s.version = $3 AND s.processing_started_at IS NOT NULL AND ` + base.OpenSQL + `
+RETURNING {changed}`
+
+// ReleasedError is the error of an attempt whose claim an operator has released.
+const ReleasedError = "an operator released its claim"
+
 const (
 	unclaimed = `processing_started_at = NULL, worker_id = NULL, is_waiting = false, holds_lane = false, version = s.version + 1`
 	isRef     = `{by id} s.id = c.id AND (c.version = 0 OR s.version = c.version) AND ` + base.OpenSQL
@@ -59,6 +79,17 @@ func (q Queries) change(ctx context.Context, pool gorm.ConnPool, statement strin
 	return query(ctx, q, pool, statement, scanChanged, base.JSONList(rows), q.form.Time(now))
 }
 
+func (q Queries) RerunStatus(ctx context.Context, pool gorm.ConnPool, messageNumber int64, handlerKey string,
+	version int64, now time.Time) (*store.ChangedStatus, error) {
+	return one(ctx, q, pool, rerun, scanChanged, messageNumber, q.form.Time(now), handlerKey, version)
+}
+
+func (q Queries) ReleaseClaim(ctx context.Context, pool gorm.ConnPool, ref store.VersionedID, now time.Time) (
+	*store.ChangedStatus, error,
+) {
+	return one(ctx, q, pool, releaseClaim, scanChanged, ref.ID, q.form.Time(now), ref.Version)
+}
+
 // scanChanged scans {changed}.
 func scanChanged(rows *sql.Rows, c *store.ChangedStatus) error {
 	var handler, key *int64
@@ -69,12 +100,12 @@ func scanChanged(rows *sql.Rows, c *store.ChangedStatus) error {
 
 // stateNow uses the index on open statuses.
 const stateNow = `
-SELECT version, is_poisoned, processing_started_at, is_waiting FROM {statuses} WHERE id = $1 AND ` + base.OpenSQL
+SELECT message_number, handler_key, version, is_poisoned, processing_started_at, is_waiting FROM {statuses} WHERE id = $1 AND ` + base.OpenSQL
 
 func (q Queries) OpenState(ctx context.Context, pool gorm.ConnPool, statusID string) (*models.HandlerStatus, error) {
 	return one(ctx, q, pool, stateNow, func(rows *sql.Rows, s *models.HandlerStatus) error {
 		var processing store.Stamp
-		err := rows.Scan(&s.Version, &s.IsPoisoned, &processing, &s.IsWaiting)
+		err := rows.Scan(&s.MessageNumber, &s.HandlerKey, &s.Version, &s.IsPoisoned, &processing, &s.IsWaiting)
 		s.ProcessingStartedAt = processing.Pointer()
 		return err
 	}, statusID)

@@ -176,6 +176,9 @@ func PlansOf(q Queries) []Planned {
 		{"sequenceOf", sequenceOf, []any{id(1000001)}, statusID, 1, "INDEX " + statusID + " (id=?)"},
 		{"retry", retry, []any{refs, now}, statusID, 10, "INDEX " + statusID + " (id=?)"},
 		{"discard", discard, []any{refs, now}, statusID, 10, "INDEX " + statusID + " (id=?)"},
+		{"rerun", rerun, []any{7, now, "hot", 1}, ofMessage, 2, auto + statuses +
+			"_1 (message_number=? AND handler_key=?)"},
+		{"releaseClaim", releaseClaim, []any{id(1000001), now, 1}, statusID, 2, "INDEX " + statusID + " (id=?)"},
 		{"stateNow", stateNow, []any{id(1000001)}, statusID, 1, "INDEX " + statusID + " (id=?)"},
 		{"lockMessage", lockMessage, []any{7}, "inbox_messages_number", 1, "INDEX inbox_messages_number (number=?)"},
 		{"deleteStatuses", deleteStatuses, []any{1000001}, ofMessage, 2, auto + statuses + "_1 (message_number=?)"},
@@ -200,6 +203,14 @@ func PlansOf(q Queries) []Planned {
 			"inbox_rejected_messages_pkey", 1, auto + "inbox_rejected_messages_1 (id=?)"},
 		{"deleteRejected", deleteRejected, []any{id(7)}, "inbox_rejected_messages_pkey", 2, auto +
 			"inbox_rejected_messages_1 (id=?)"},
+		{"addRequest", addRequest, []any{id(9999), "cancel", "hot", "{}", "ada", now}, "", 10, ""},
+		{"openRequests", openRequests, []any{q.form.Time(Million.Add(-time.Hour)), id(0), `["cancel","replay"]`, 100}, "",
+			10, "INDEX inbox_requests_requested_at ((requested_at,id)>(?,?))"},
+		{"takeRequest", takeRequest, []any{id(1), "p", now, now}, "", 10, auto + "inbox_requests_1 (id=?)"},
+		{"requestArgument", requestArgument, []any{id(1)}, "", 10, auto + "inbox_requests_1 (id=?)"},
+		{"endRequest", endRequest, []any{id(1), "{}", "", now}, "", 10, auto + "inbox_requests_1 (id=?)"},
+		{"loadRequest", loadRequest, []any{id(1)}, "", 10, auto + "inbox_requests_1 (id=?)"},
+		{"deleteRequests", deleteRequests, []any{now, 100}, "", 10, "INDEX inbox_requests_requested_at (requested_at<?)"},
 		{"walkGaps", walkGaps, []any{id(5000), 1000}, "inbox_gaps_pkey", 1000, auto + "inbox_gaps_1 (id<?)"},
 		{"markersOf", markersOf, []any{"m500", "", "", 1000}, "inbox_markers_pkey", 2, auto +
 			"inbox_markers_1 (message_id=?)"},

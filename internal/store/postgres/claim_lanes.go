@@ -21,11 +21,11 @@ import (
 // the lane, where the completed rows were. As long as some transaction in the database is older than their completion
 // (for hours, if it is a dump's), each lookup passes all of these rows.
 //
-// Two claimers can judge by different snapshots. Without SkipPoisoned both snapshots have the same first row of the
-// lane, and its lock decides. With SkipPoisoned this can happen:
+// Two claimers can judge by different snapshots. Mostly both snapshots have the same first row of the lane, and its
+// lock decides. But this can happen:
 //
-//  1. Two claimers take snapshots. In between, an operator's retry puts a row before one that is
-//     being claimed.
+//  1. Two claimers take snapshots. In between, an operator puts a row before one that is being claimed: retries one
+//     that SkipPoisoned has skipped, or runs a completed one again.
 //  2. Each claimer takes another one of the two rows for the first.
 //  3. The second claim meets the unique index on claimed lanes, waits for the first one's commit,
 //     and fails.

@@ -41,8 +41,10 @@ func privilegesOn(n models.Naming) []privileges {
 				"requested_by", "requested_at")`},
 		{n.Gaps(), `SELECT, INSERT, UPDATE ("reason")`, `SELECT`, `SELECT`},
 		{n.PartitionRequests(), everything, everything, `SELECT`}, // an operator's replaces an earlier one
-		{n.Partitions(), everything, `SELECT, DELETE`, `SELECT`},  // an operator's cleanup forgets removed ones
-		{n.Locks(), everything, everything, `SELECT`},             // cleanup by hand takes its lease
+		{n.Requests(), everything, `SELECT, INSERT, DELETE`, // an operator's cleanup deletes old ones
+			`SELECT ("id", "kind", "target", "actor", "requested_at", "taken_by", "taken_at", "ended_at", "result", "problem")`},
+		{n.Partitions(), everything, `SELECT, DELETE`, `SELECT`}, // an operator's cleanup forgets removed ones
+		{n.Locks(), everything, everything, `SELECT`},            // cleanup by hand takes its lease
 		{n.Workers(), everything, `SELECT, DELETE`, `SELECT`},
 		{n.Handlers(), `SELECT, INSERT, UPDATE`, `SELECT, INSERT, UPDATE`, `SELECT`},
 		{n.Markers(), everything, `SELECT`, `SELECT`},

@@ -41,7 +41,10 @@ var operatorsForm = operators.Form{
 		"at":      atSQL,
 		"attempts with a retry": base.PostgresAttemptsSQL("s",
 			"jsonb_build_object('at', "+atSQL+", 'retried', true)"),
-		"for update": `FOR UPDATE`,
+		"attempts with a release": base.PostgresAttemptsSQL("s", "jsonb_build_object('at', "+atSQL+", 'claimed_at', s.processing_started_at, "+
+			"'worker_id', s.worker_id, 'error', '"+operators.ReleasedError+"')"),
+		"for update":  `FOR UPDATE`,
+		"skip locked": `FOR NO KEY UPDATE SKIP LOCKED`,
 		// Locks messages in the order of all accepts, so that the two cannot deadlock.
 		"as accepts lock": `ORDER BY id COLLATE "C", namespace COLLATE "C" FOR NO KEY UPDATE`,
 		// How many bytes a text has.

@@ -35,7 +35,9 @@ var OperatorsForm = operators.Form{
 		"clock":                 `NULL`,
 		"at":                    `?2`,
 		"attempts with a retry": base.SQLiteAttemptsSQL("s", "json_object('at', ?2, 'retried', json('true'))"),
-		"for update":            ``, "as accepts lock": ``,
+		"attempts with a release": base.SQLiteAttemptsSQL("s", "json_object('at', ?2, 'claimed_at', s.processing_started_at, "+
+			"'worker_id', s.worker_id, 'error', '"+operators.ReleasedError+"')"),
+		"for update": ``, "skip locked": ``, "as accepts lock": ``,
 		"octets": `length(CAST(`, "/octets": ` AS BLOB))`, // octet_length is of 3.43
 	},
 }

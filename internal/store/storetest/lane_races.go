@@ -11,6 +11,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/internal/racetest"
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
 )
 
 var laneRaceTests = []test{
@@ -22,6 +23,9 @@ var laneRaceTests = []test{
 	}},
 	{"no lane is claimed twice among many short lanes", func(s *suite) {
 		s.race(ruleOf("mail"), 60, 3)
+	}},
+	{"no lane is claimed twice while completed rows run again", func(s *suite) {
+		s.raceWithReruns(ruleOf("mail"), 3, 20, 30)
 	}},
 	{"the database refuses a second claimed row of a lane", func(s *suite) {
 		s.accept(ordered("m1", "k", "mail"), ordered("m2", "k", "mail"), ordered("m3", "other", "mail"))
@@ -55,6 +59,28 @@ var laneRaceTests = []test{
 		require.Empty(s, second.got.Claims)
 		s.complete(noon, first.got.Claims...)
 		require.Equal(s, []string{"m1/mail"}, claimed(s.claimUnder(rule, noon, 5, "mail").Claims))
+	}},
+	{"a row that runs again and a later one are not claimed at the same moment", func(s *suite) {
+		if s.onSQLite("SQLite's one writer rules this out") {
+			return
+		}
+		s.acceptLane("m1", "m2")
+		s.complete(noon, s.heads(noon, 1)...)
+		// As for a retried row, see above; but here no rule skips anything.
+		release := s.holdSetting("holds_lane")
+		one := s.claimInBackground(ruleOf("mail"))
+		s.waitForLock()
+		require.NotNil(s, s.rerun(s.status("m1", "mail"), noon))
+		two := s.claimInBackground(ruleOf("mail"))
+		s.waitForLocks(2)
+		require.NoError(s, release())
+		first, second := <-one, <-two
+		require.NoError(s, first.err)
+		require.NoError(s, second.err)
+		require.Equal(s, []string{"m2/mail"}, claimed(first.got.Claims))
+		require.Empty(s, second.got.Claims)
+		s.complete(noon, first.got.Claims...)
+		require.Equal(s, []string{"m1/mail"}, claimed(s.heads(noon, 5)))
 	}},
 	{"a row marked while its predecessor ends is released by the claim that marked it", func(s *suite) {
 		if s.onSQLite("SQLite's one writer rules this out") {
@@ -124,6 +150,12 @@ func (s *suite) holdSetting(column string) (release func() error) {
 // so a lane that is forgotten stays blocked.
 func (s *suite) race(rule store.LaneRule, lanes, rows int) {
 	s.Helper()
+	s.raceWithReruns(rule, lanes, rows, 0)
+}
+
+// raceWithReruns is race, in which so many rows run once more after they have completed.
+func (s *suite) raceWithReruns(rule store.LaneRule, lanes, rows, reruns int) {
+	s.Helper()
 	claimers := 8
 	switch {
 	case !s.isServer(): // one of them writes at a time
@@ -138,8 +170,8 @@ func (s *suite) race(rule store.LaneRule, lanes, rows int) {
 		}
 		s.accept(batch...)
 	}
-	r := &laneRace{suite: s, rule: rule, worker: s.worker("mail"), claimers: claimers, left: lanes * rows, running: map[store.Lane]string{},
-		last: map[store.Lane]string{}}
+	r := &laneRace{suite: s, rule: rule, worker: s.worker("mail"), claimers: claimers, reruns: reruns,
+		left: lanes*rows + reruns, running: map[store.Lane]string{}, last: map[store.Lane]string{}, unordered: reruns > 0}
 	r.moved.L = &r.mu
 	s.noErrors(racetest.Together(claimers, func(int) error {
 		err := r.claimer()
@@ -161,12 +193,15 @@ type laneRace struct {
 
 	mu      sync.Mutex
 	moved   sync.Cond // ends, left or over has changed
+	reruns  int       // how many completed rows are still to be run again
 	left    int
 	over    bool // a claimer failed
 	ends    int  // claims that were ended and whose lanes were advanced
 	idle    int  // claimers that have found nothing since the last end
 	running map[store.Lane]string
 	last    map[store.Lane]string // the last message that each lane completed
+	// unordered means that completed rows run again, after later ones.
+	unordered bool
 }
 
 func (r *laneRace) claimer() error {
@@ -228,11 +263,36 @@ func (r *laneRace) begin(claim store.Claim) error {
 	if other := r.running[*claim.Lane]; other != "" {
 		return fmt.Errorf("message %s is claimed while %s is", claim.MessageID, other)
 	}
-	if last := r.last[*claim.Lane]; !r.rule.SkipPoisoned && claim.MessageID <= last {
+	if last := r.last[*claim.Lane]; !r.rule.SkipPoisoned && !r.unordered && claim.MessageID <= last {
 		return fmt.Errorf("message %s is claimed after %s", claim.MessageID, last)
 	}
 	r.running[*claim.Lane] = claim.MessageID
 	return nil
+}
+
+// again runs a completed row again if some are still to be, as an operator does, while the lane goes on.
+func (r *laneRace) again(claim store.Claim) error {
+	r.mu.Lock()
+	again := r.reruns > 0
+	if again {
+		r.reruns--
+	}
+	r.mu.Unlock()
+	if !again {
+		return nil
+	}
+	if rand.N(2) == 0 { // the next row of the lane may be claimed already
+		if _, err := r.store.AdvanceLanes(r.ctx, []store.LaneRequest{r.rule.Request(*claim.Lane)}, noon); err != nil {
+			return err
+		}
+	}
+	row := models.HandlerStatus{MessageNumber: claim.MessageNumber, HandlerKey: claim.HandlerKey,
+		Version: models.Version(claim.Version + 1)}
+	opened, err := r.tryRerun(row, noon)
+	if err == nil && opened == nil {
+		err = fmt.Errorf("message %s does not run again", claim.MessageID)
+	}
+	return err
 }
 
 // end ends a claim in a random way and advances its lane. It returns the next claim if it has one.
@@ -266,6 +326,11 @@ func (r *laneRace) end(claim store.Claim) (next []store.Claim, err error) {
 	}
 	if slices.Contains(applied, false) {
 		return nil, fmt.Errorf("the claim of message %s was lost", claim.MessageID)
+	}
+	if completed {
+		if err := r.again(claim); err != nil {
+			return nil, err
+		}
 	}
 	request := r.rule.Request(*claim.Lane)
 	if rand.N(2) == 0 {

@@ -72,6 +72,8 @@ var statementGroups = []group{
 	{"Publish", publishTests},
 	{"Gaps", gapTests},
 	{"Requests", requestTests},
+	{"Actions", actionTests},
+	{"Requests to workers", workerRequestTests},
 	{"Errors", errorTests},
 }
 

@@ -161,6 +161,24 @@ CREATE TABLE IF NOT EXISTS ${schema}"${prefix}partition_requests" (
     PRIMARY KEY ("channel", "topic", "partition")
 );
 
+-- What operators request of living workers, and what came of it.
+CREATE TABLE IF NOT EXISTS ${schema}"${prefix}requests" (
+    "id" uuid NOT NULL PRIMARY KEY,
+    "kind" varchar(20) NOT NULL,
+    "target" varchar(200) NOT NULL,
+    "argument" text NOT NULL,
+    "actor" varchar(200) NOT NULL,
+    "requested_at" timestamptz NOT NULL,
+    "taken_by" varchar(300) NOT NULL,
+    "taken_at" timestamptz,
+    "ended_at" timestamptz,
+    "result" text NOT NULL,
+    "problem" varchar(2000) NOT NULL
+);
+
+-- Polled and pruned by age.
+CREATE INDEX IF NOT EXISTS "${prefix}requests_requested_at" ON ${schema}"${prefix}requests" ("requested_at", "id");
+
 -- What each partition of each channel has caught up to, which cleanup obeys. A topic
 -- has a row of its own, with partition -1: when its partitions were last listed.
 CREATE TABLE IF NOT EXISTS ${schema}"${prefix}partitions" (

@@ -1,0 +1,82 @@
+package ops_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/routine"
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/ops"
+)
+
+// TestAwaitPartitionSaysWhetherItGoesOn proves contract 7.10.
+func TestAwaitPartitionSaysWhetherItGoesOn(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		at := ops.PartitionRef{Channel: "c", Topic: "orders", Partition: 1, Offset: 7}
+		worker := r.consumes("c", haltedAtBad)
+		// reports stores heartbeats until its result is called.
+		reports := func(partitions string) (end func()) {
+			ctx, cancel := context.WithCancel(t.Context())
+			st := inboxtest.Store(t, r.d.DB)
+			ended := routine.Go(func() {
+				for routine.Sleep(ctx, 50*time.Millisecond) {
+					_ = st.Heartbeat(t.Context(), store.Worker{ID: worker, Host: "h-c", PID: 7,
+						Consumers: `[{"channel":"c","group":"g","partitions":[` + partitions + `]}]`}, r.clock.Now())
+				}
+			})
+			return func() { cancel(); <-ended }
+		}
+		carryOut := func() {
+			inboxtest.Exec(t, r.d.DB, `DELETE FROM inbox_partition_requests`)
+		}
+		soon := func() error {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			return r.ops.AwaitPartition(ctx, at)
+		}
+		require.NoError(t, r.ops.ResumePartition(t.Context(), ada, at))
+		err := soon()
+		require.ErrorIs(t, err, ops.ErrStillHalted)
+		require.ErrorContains(t, err, "process 7 on h-c has the partition and has not carried out the request yet")
+
+		waited := make(chan error, 1)
+		go func() { waited <- r.ops.AwaitPartition(t.Context(), at) }()
+		end := reports(`{"topic":"orders","partition":1,"state":"fetching","position":7,"committed":7,"lag":2}`)
+		carryOut()
+		require.NoError(t, inboxtest.Receive(t, waited, "the request to be carried out"))
+		end()
+
+		end = reports(haltedAtBad)
+		defer func() { end() }()
+		inboxtest.Eventually(t, func() bool {
+			found, err := r.ops.Consumers(t.Context())
+			return err == nil && len(found) == 1 && found[0].Partitions[0].Halted
+		}, "the report")
+		require.NoError(t, r.ops.SkipRecord(t.Context(), ada, at))
+		go func() { waited <- r.ops.AwaitPartition(t.Context(), at) }()
+		carryOut()
+		err = inboxtest.Receive(t, waited, "the next halt")
+		require.ErrorIs(t, err, ops.ErrStillHalted)
+		require.ErrorContains(t, err, "has halted there again: bad")
+
+		require.NoError(t, r.ops.SkipRecord(t.Context(), ada, at))
+		end()
+		inboxtest.Exec(t, r.d.DB, `DELETE FROM inbox_workers`)
+		err = soon()
+		require.ErrorIs(t, err, ops.ErrStillHalted)
+		require.ErrorContains(t, err, "no living worker reports the partition")
+		var left []models.PartitionRequest
+		require.NoError(t, r.d.DB.Find(&left).Error)
+		require.Len(t, left, 1, "it remains")
+		carryOut()
+		err = soon()
+		require.ErrorIs(t, err, ops.ErrStillHalted)
+		require.ErrorContains(t, err, "no heartbeat has reported its effect yet", "and no worker lives")
+		require.ErrorIs(t, r.ops.AwaitPartition(t.Context(), ops.PartitionRef{}), ops.ErrBadInput)
+	})
+}
