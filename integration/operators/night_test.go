@@ -119,20 +119,20 @@ var night = map[string]problem{
 			poisoned := read[page[statusLine]](c, "list", "--state", "poisoned").Items
 			require.Len(t, poisoned, 1)
 			require.Contains(t, poisoned[0].LastError, "has cancelled the order")
-			c.run("discard", fmt.Sprintf("%s@%d", poisoned[0].ID, poisoned[0].Version))
+			c.run("discard", fmt.Sprintf("%s@%d", poisoned[0].ID, poisoned[0].Version), "--reason", "cancelled by phone")
 		},
 		inBrowser: func(t *testing.T, s *shop, b *browser) {
 			b.follow("See the failures")
 			b.says("has cancelled the order")
 			b.follow("o-")
 			b.press("Discard")
-			b.press("Discard 1")
+			b.press("Discard 1", "Reason", "cancelled by phone")
 			b.says("Discarded: it will not run again.")
 		},
 		solved: func(t *testing.T, s *shop) {
 			require.Equal(t, map[string]int{"processed": 2, "discarded": 1}, s.states(ship))
 			require.Equal(t, map[string]int{"processed": 3}, s.states(mail))
-			require.Contains(t, s.audited(operator), ops.ActionDiscard)
+			s.requireReason(ops.ActionDiscard, "cancelled by phone")
 		},
 	},
 
@@ -252,9 +252,7 @@ var night = map[string]problem{
 				}
 				require.Equal(t, again, row.RequeuedCount, row.HandlerKey)
 			}
-			var audit models.Audit
-			require.NoError(t, s.d.DB.First(&audit, "action = ?", "rerun").Error)
-			require.Contains(t, audit.Detail, "the parcel never came")
+			s.requireReason("rerun", "the parcel never came")
 		},
 	},
 

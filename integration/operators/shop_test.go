@@ -195,6 +195,15 @@ func (s *shop) rejected() (rows []models.RejectedMessage) {
 	return rows
 }
 
+// requireReason requires that the operator's action was audited once, with this reason.
+func (s *shop) requireReason(action ops.Action, reason string) {
+	s.t.Helper()
+	var rows []models.Audit
+	require.NoError(s.t, s.d.DB.Find(&rows, "actor = ? AND action = ?", operator, action).Error)
+	require.Len(s.t, rows, 1)
+	require.Contains(s.t, rows[0].Detail, reason)
+}
+
 // audited returns the actions of an actor, the first one first, without views.
 func (s *shop) audited(actor string) (actions []ops.Action) {
 	s.t.Helper()
