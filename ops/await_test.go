@@ -35,17 +35,27 @@ func TestAwaitPartitionSaysWhetherItGoesOn(t *testing.T) {
 		require.ErrorIs(t, err, ops.ErrStillHalted)
 		require.ErrorContains(t, err, "process 7 on h-c has the partition and has not carried out the request yet")
 
-		waited := make(chan error, 1)
-		go func() { waited <- r.ops.AwaitPartition(t.Context(), at) }()
-		reports(`{"topic":"orders","partition":1,"state":"fetching","position":7,"committed":7,"lag":2}`)
-		carryOut()
-		require.NoError(t, inboxtest.Receive(t, waited, "the request to be carried out"))
+		// awaited is what a wait returns for a request that is carried out, after which heartbeats report these partitions.
+		awaited := func(partitions string) (err error) {
+			waited := make(chan error, 1)
+			go func() { waited <- r.ops.AwaitPartition(t.Context(), at) }()
+			carryOut()
+			inboxtest.Eventually(t, func() bool {
+				reports(partitions)
+				select {
+				case err = <-waited:
+					return true
+				default:
+					return false
+				}
+			}, "the wait to end")
+			return err
+		}
+		require.NoError(t, awaited(`{"topic":"orders","partition":1,"state":"fetching","position":7,"committed":7,"lag":2}`))
 
 		reports(haltedAtBad)
 		require.NoError(t, r.ops.SkipRecord(t.Context(), ada, at))
-		go func() { waited <- r.ops.AwaitPartition(t.Context(), at) }()
-		carryOut()
-		err = inboxtest.Receive(t, waited, "the next halt")
+		err = awaited(haltedAtBad)
 		require.ErrorIs(t, err, ops.ErrStillHalted)
 		require.ErrorContains(t, err, "has halted there again: bad")
 
@@ -57,6 +67,11 @@ func TestAwaitPartitionSaysWhetherItGoesOn(t *testing.T) {
 		var left []models.PartitionRequest
 		require.NoError(t, r.d.DB.Find(&left).Error)
 		require.Len(t, left, 1, "it remains")
+
+		carryOut()
+		err = soon()
+		require.ErrorIs(t, err, ops.ErrStillHalted, "its worker has died since")
+		require.ErrorContains(t, err, "no heartbeat has reported its effect yet")
 		require.ErrorIs(t, r.ops.AwaitPartition(t.Context(), ops.PartitionRef{}), ops.ErrBadInput)
 	})
 }

@@ -262,26 +262,27 @@ func whyWaiting(consumers []Consumer, at PartitionRef) string {
 }
 
 // reportSince returns the partition if a heartbeat within so long reports it halted there, and whether each living
-// worker of the channel has sent such a heartbeat: one stores only the most important partitions.
+// worker of the channel, at least one, has sent such a heartbeat: one stores only the most important partitions.
 func reportSince(consumers []Consumer, at PartitionRef, since time.Duration) (
 	halted *ConsumedPartition, reported bool,
 ) {
-	reported = true
+	silent := false
 	for _, c := range consumers {
 		if c.Channel != at.Channel {
 			continue
 		}
 		if c.SilentFor >= since {
-			reported = false
+			silent = true
 			continue
 		}
+		reported = true
 		for _, p := range c.Partitions {
 			if p.Topic == at.Topic && p.Partition == at.Partition && p.Halted && p.Position == at.Offset {
 				return &p, true
 			}
 		}
 	}
-	return nil, reported
+	return nil, reported && !silent
 }
 
 func (o processes) request(ctx context.Context, actor Actor, action Action, at PartitionRef) error {
