@@ -37,8 +37,14 @@ func refsOf(values []string) ([]ops.Ref, error) {
 	return refs, nil
 }
 
-func (q *request) retry() error   { return q.actOn("retried", q.d.ops.Retry) }
-func (q *request) discard() error { return q.actOn("discarded", q.d.ops.Discard) }
+func (q *request) retry() error { return q.actOn("retried", q.d.ops.Retry) }
+
+func (q *request) discard() error {
+	reason := q.r.PostForm.Get("reason")
+	return q.actOn("discarded", func(ctx context.Context, actor ops.Actor, ref ops.Ref) error {
+		return q.d.ops.Discard(ctx, actor, ref, reason)
+	})
+}
 
 // actOn applies act to each selected status in its own transaction.
 //

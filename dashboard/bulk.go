@@ -179,7 +179,12 @@ func (q *request) startBulk() error {
 	if filter.Fingerprint != "" {
 		back = "./failures"
 	}
-	return q.startConfirmed(action, back, q.matching(action, filter))
+	act, reason := q.matching(action, filter), q.r.PostForm.Get("reason")
+	return q.startConfirmed(action, back,
+		func(ctx context.Context, actor ops.Actor, bulk ops.Bulk) (ops.BulkResult, error) {
+			bulk.Reason = reason
+			return act(ctx, actor, bulk)
+		})
 }
 
 // startConfirmed starts an action on as many as the form says were confirmed, or on all that match if there were too

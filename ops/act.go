@@ -19,21 +19,24 @@ import (
 // waits there for another is not retried. ErrNotFound, ErrStale, ErrProcessing and ErrNotPoisoned say why nothing was
 // done; of two concurrent operators one gets such an error (contract 11.1).
 func (o statusActions) Retry(ctx context.Context, actor Actor, ref Ref) error {
-	return o.actOn(ctx, actor, ActionRetry, ref)
+	return o.actOn(ctx, actor, ActionRetry, ref, "")
 }
 
 // Discard permanently ends an open status without running its handler (again): one that is poisoned, pending, failing
 // or waiting in its lane. The row is kept, so that a redelivery is still a duplicate, and is cleaned up like a
-// completed one. The next row of its lane may run. It returns ErrNotFound, ErrStale or ErrProcessing if nothing was
-// done.
-func (o statusActions) Discard(ctx context.Context, actor Actor, ref Ref) error {
-	return o.actOn(ctx, actor, ActionDiscard, ref)
+// completed one. The next row of its lane may run. The reason, which may be empty and has at most 500 characters, goes
+// into the audit. It returns ErrNotFound, ErrStale or ErrProcessing if nothing was done.
+func (o statusActions) Discard(ctx context.Context, actor Actor, ref Ref, reason string) error {
+	return o.actOn(ctx, actor, ActionDiscard, ref, reason)
 }
 
-func (o statusActions) actOn(ctx context.Context, actor Actor, action Action, ref Ref) error {
+func (o statusActions) actOn(ctx context.Context, actor Actor, action Action, ref Ref, reason string) error {
 	id, err := checkID("status ID", ref.StatusID)
 	if err == nil && ref.Version < 0 {
 		err = badInput("version", "%d: must be 0 or more", ref.Version)
+	}
+	if err == nil {
+		err = checkText("reason", reason, 0, maxReason)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", action, err)
@@ -47,13 +50,20 @@ func (o statusActions) actOn(ctx context.Context, actor Actor, action Action, re
 		if len(done) == 0 {
 			return nil, o.whyNot(ctx, tx, action, id, ref.Version)
 		}
-		return map[string]string{"message_id": done[0].MessageID, "handler_key": done[0].HandlerKey}, nil
+		return changeDetail{MessageID: done[0].MessageID, HandlerKey: done[0].HandlerKey, Reason: reason}, nil
 	})
 	if err != nil {
 		return err
 	}
 	o.wakeAfter(ctx, action == ActionRetry, done)
 	return nil
+}
+
+// changeDetail is the audit's detail of a change of one status.
+type changeDetail struct {
+	HandlerKey string `json:"handler_key"`
+	MessageID  string `json:"message_id"`
+	Reason     string `json:"reason,omitempty"`
 }
 
 // change retries or discards the given statuses that allow it and are at their version, where 0 means any version. It

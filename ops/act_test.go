@@ -63,7 +63,7 @@ func TestOperatorsClockDelaysNothing(t *testing.T) {
 		o, err := ops.New(d.DB, func(o *ops.Options) { o.Clock = clock.Offset(24 * time.Hour) })
 		require.NoError(t, err)
 		require.NoError(t, o.Retry(t.Context(), ada, r.ref("mail", "1")))
-		require.NoError(t, o.Discard(t.Context(), ada, r.ref("mail", "2")))
+		require.NoError(t, o.Discard(t.Context(), ada, r.ref("mail", "2"), ""))
 		require.WithinDuration(t, time.Now(), *r.status("mail", "1").NextAttemptAt, time.Hour)
 		require.WithinDuration(t, time.Now(), *r.status("mail", "2").CompletedAt, time.Hour)
 	})
@@ -78,7 +78,7 @@ func TestAgesAndWaitsFollowAnInjectedClock(t *testing.T) {
 		r.accept("retried", "discarded")
 		r.process()
 		require.NoError(t, r.ops.Retry(t.Context(), ada, r.ref("mail", "retried")))
-		require.NoError(t, r.ops.Discard(t.Context(), ada, r.ref("mail", "discarded")))
+		require.NoError(t, r.ops.Discard(t.Context(), ada, r.ref("mail", "discarded"), ""))
 		require.True(t, r.clock.Now().Equal(*r.status("mail", "retried").NextAttemptAt))
 		require.True(t, r.clock.Now().Equal(*r.status("mail", "discarded").CompletedAt))
 
@@ -102,7 +102,7 @@ func TestDiscardedStatusStillDetectsDuplicates(t *testing.T) {
 		r.poison("mail", "no such order", "1")
 		r.accept("1")
 		r.process()
-		require.NoError(t, r.ops.Discard(t.Context(), ada, r.ref("mail", "1")))
+		require.NoError(t, r.ops.Discard(t.Context(), ada, r.ref("mail", "1"), ""))
 		after := r.status("mail", "1")
 		require.Equal(t, models.OutcomeDiscarded, after.Outcome)
 		require.False(t, after.IsPoisoned)
@@ -135,7 +135,7 @@ func TestOnlyIdleOpenStatusesAreChanged(t *testing.T) {
 		before := r.rows()
 		for name, act := range map[string]func(ref ops.Ref) error{
 			"retry":   func(ref ops.Ref) error { return r.ops.Retry(ctx, ada, ref) },
-			"discard": func(ref ops.Ref) error { return r.ops.Discard(ctx, ada, ref) },
+			"discard": func(ref ops.Ref) error { return r.ops.Discard(ctx, ada, ref, "") },
 		} {
 			for _, id := range []string{"failing", "waiting", "done", "pending", "processing"} {
 				want := ops.ErrNotPoisoned
@@ -163,7 +163,7 @@ func TestOnlyIdleOpenStatusesAreChanged(t *testing.T) {
 		}
 		require.Equal(t, before, r.rows(), "nothing was changed")
 		require.Empty(t, r.audit(), "nor was anything noted")
-		require.NoError(t, r.ops.Discard(ctx, ada, ops.Ref{StatusID: strings.ToUpper(r.ref("mail", "poisoned").StatusID)}),
+		require.NoError(t, r.ops.Discard(ctx, ada, ops.Ref{StatusID: strings.ToUpper(r.ref("mail", "poisoned").StatusID)}, ""),
 			"of any version")
 	})
 }
@@ -221,7 +221,7 @@ func TestOneOfTwoConcurrentOperatorsWins(t *testing.T) {
 			if i%2 == 0 {
 				return r.ops.Retry(t.Context(), ada, ref)
 			}
-			return r.ops.Discard(t.Context(), "bob", ref)
+			return r.ops.Discard(t.Context(), "bob", ref, "")
 		})
 		require.Len(t, r.audit(), 1)
 		require.EqualValues(t, ref.Version+1, r.status("mail", "1").Version)
@@ -256,7 +256,7 @@ func actions(t *testing.T, r *rig, actor ops.Actor, ref ops.Ref) map[string]func
 	return map[string]func() error{
 		"view":             func() error { _, err := o.Message(ctx, actor, ops.MessageRef{ID: "1"}); return err },
 		"retry":            func() error { return o.Retry(ctx, actor, ref) },
-		"discard":          func() error { return o.Discard(ctx, actor, ref) },
+		"discard":          func() error { return o.Discard(ctx, actor, ref, "") },
 		"retry all":        func() error { _, err := o.RetryMatching(ctx, actor, poisoned, ops.Bulk{}); return err },
 		"discard all":      func() error { _, err := o.DiscardMatching(ctx, actor, poisoned, ops.Bulk{}); return err },
 		"rerun":            func() error { return o.Rerun(ctx, actor, handled("ship", "1"), reason) },

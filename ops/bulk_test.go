@@ -243,7 +243,7 @@ func TestOperatorsFreeALane(t *testing.T) {
 			return r.ops.Retry(r.t.Context(), ada, r.ref("mail", "1"))
 		}, []string{"mail/1", "mail/2", "mail/3"}},
 		"discarded, it lets the others go": {func(r *rig) error {
-			return r.ops.Discard(r.t.Context(), ada, r.ref("mail", "1"))
+			return r.ops.Discard(r.t.Context(), ada, r.ref("mail", "1"), "")
 		}, []string{"mail/2", "mail/3"}},
 		"deleted, too": {func(r *rig) error {
 			return r.ops.Delete(r.t.Context(), ada, ops.MessageRef{ID: "1"}, "1")

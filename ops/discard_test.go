@@ -35,6 +35,37 @@ func (r *rig) of(key string) []string {
 	return slices.DeleteFunc(r.handled(), func(at string) bool { return !strings.HasPrefix(at, key+"/") })
 }
 
+// TestReasonOfADiscardIsAudited proves contract 11.1: for one status, and for all that match in the rows of each chunk
+// and of the end. A retry has none.
+func TestReasonOfADiscardIsAudited(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		r.fail("mail", "one", handler.Poison(errors.New("boom")))
+		r.fail("mail", "other", handler.Poison(errors.New("boom")))
+		r.accept("one", "other")
+		r.process()
+		ref, long := r.ref("mail", "one"), strings.Repeat("x", 501)
+		require.ErrorIs(t, r.ops.Discard(t.Context(), ada, ref, long), ops.ErrBadInput)
+		require.NoError(t, r.ops.Discard(t.Context(), ada, ref, "the customer has cancelled"))
+		all := ops.Filter{HandlerKeys: []string{"mail"}}
+		for _, bulk := range []ops.Bulk{{Reason: long}, {Reason: "x\x00"}} {
+			_, err := r.ops.DiscardMatching(t.Context(), ada, all, bulk)
+			require.ErrorIs(t, err, ops.ErrBadInput)
+		}
+		_, err := r.ops.RetryMatching(t.Context(), ada, all, ops.Bulk{Reason: "why not"})
+		require.ErrorIs(t, err, ops.ErrBadInput)
+		result, err := r.ops.DiscardMatching(t.Context(), ada, all, ops.Bulk{Reason: "a test order"})
+		require.NoError(t, err)
+		require.EqualValues(t, 1, result.Done)
+		page, err := r.ops.Audit(t.Context(), ops.AuditFilter{Action: ops.ActionDiscard}, "", ops.MaxLimit)
+		require.NoError(t, err)
+		require.Len(t, page.Items, 3)
+		for i, reason := range []string{"a test order", "a test order", "the customer has cancelled"} {
+			require.Contains(t, page.Items[i].Detail, `"reason":"`+reason+`"`)
+			require.Contains(t, page.Items[i].Summary(), "reason "+reason)
+		}
+	})
+}
+
 // TestIdleStatusesMayBeDiscarded proves contract 11.1: pending, failing and waiting statuses are given up like
 // poisoned ones.
 func TestIdleStatusesMayBeDiscarded(t *testing.T) {
@@ -46,7 +77,7 @@ func TestIdleStatusesMayBeDiscarded(t *testing.T) {
 		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_handler_statuses SET is_waiting = true WHERE message_id = 'waiting'`)
 		for _, id := range []string{"pending", "failing", "waiting"} {
 			before := r.status("mail", id)
-			require.NoError(t, r.ops.Discard(t.Context(), ada, r.ref("mail", id)), id)
+			require.NoError(t, r.ops.Discard(t.Context(), ada, r.ref("mail", id), ""), id)
 			after := r.status("mail", id)
 			require.Equal(t, models.OutcomeDiscarded, after.Outcome)
 			require.True(t, r.clock.Now().Equal(*after.CompletedAt))
@@ -54,7 +85,7 @@ func TestIdleStatusesMayBeDiscarded(t *testing.T) {
 			require.False(t, after.IsWaiting)
 			require.Nil(t, after.NextAttemptAt)
 			require.Equal(t, before.LastError, after.LastError, "for people to read")
-			require.ErrorIs(t, r.ops.Discard(t.Context(), ada, ops.Ref{StatusID: after.ID}), ops.ErrNotFound)
+			require.ErrorIs(t, r.ops.Discard(t.Context(), ada, ops.Ref{StatusID: after.ID}, ""), ops.ErrNotFound)
 			require.ErrorIs(t, r.ops.Retry(t.Context(), ada, ops.Ref{StatusID: after.ID}), ops.ErrNotFound)
 			require.Equal(t, handler.OutcomeDuplicate, inboxtest.Accept(t, r.ib, id)[0].Outcome)
 		}
@@ -87,7 +118,7 @@ func TestDiscardedPendingStatusesAdvanceTheirLane(t *testing.T) {
 				// As after a claim that found more rows after the head than it wanted.
 				inboxtest.Exec(t, d.DB, `UPDATE inbox_handler_statuses SET is_waiting = true, version = version + 1 WHERE handler_key = 'mail' AND message_id <> '1'`)
 				for _, id := range each.discarded {
-					require.NoError(t, r.ops.Discard(t.Context(), ada, r.ref("mail", id)), id)
+					require.NoError(t, r.ops.Discard(t.Context(), ada, r.ref("mail", id), ""), id)
 				}
 				if each.discarded[0] == "1" && len(each.discarded) == 1 {
 					require.False(t, r.status("mail", "2").IsWaiting, "at once, not by a sweep")
@@ -111,8 +142,8 @@ func TestDiscardOfAClaimedStatusIsRefused(t *testing.T) {
 		r.acceptInLane("lane", "1", "2", "3")
 		seen := r.ref("mail", "1")
 		inboxtest.Exec(t, d.DB, `UPDATE inbox_handler_statuses SET processing_started_at = created_at, holds_lane = true, version = version + 1 WHERE handler_key = 'mail' AND message_id = '1'`)
-		require.ErrorIs(t, r.ops.Discard(t.Context(), ada, seen), ops.ErrStale)
-		require.ErrorIs(t, r.ops.Discard(t.Context(), ada, ops.Ref{StatusID: seen.StatusID}), ops.ErrProcessing)
+		require.ErrorIs(t, r.ops.Discard(t.Context(), ada, seen, ""), ops.ErrStale)
+		require.ErrorIs(t, r.ops.Discard(t.Context(), ada, ops.Ref{StatusID: seen.StatusID}, ""), ops.ErrProcessing)
 		require.Empty(t, r.audit())
 		done, err := r.ops.DiscardMatching(t.Context(), ada, ops.Filter{HandlerKeys: []string{"mail"},
 			States: []ops.State{ops.StatePending, ops.StatePoisoned}}, ops.Bulk{})
@@ -212,7 +243,7 @@ func TestDiscardOfARenamedRowEndsItsTwin(t *testing.T) {
 				require.Len(t, inboxtest.Statuses(t, ib), 2)
 				o, err := ib.Ops()
 				require.NoError(t, err)
-				require.NoError(t, o.Discard(t.Context(), ada, ops.Ref{StatusID: inboxtest.Status(t, ib, "1", discarded).ID}))
+				require.NoError(t, o.Discard(t.Context(), ada, ops.Ref{StatusID: inboxtest.Status(t, ib, "1", discarded).ID}, ""))
 				inboxtest.Process(t, ib)
 				require.Zero(t, ran)
 				require.True(t, inboxtest.AllCompleted(t, ib))
@@ -246,7 +277,7 @@ func TestDiscardedHeadWakesItsLanesNextStatus(t *testing.T) {
 		}
 		inboxtest.Receive(t, failed, "the head's failure")
 		inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, "1", "h").ErrorCount == 1 }, "its result")
-		require.NoError(t, o.Discard(t.Context(), ada, ops.Ref{StatusID: inboxtest.Status(t, ib, "1", "h").ID}))
+		require.NoError(t, o.Discard(t.Context(), ada, ops.Ref{StatusID: inboxtest.Status(t, ib, "1", "h").ID}, ""))
 		require.Equal(t, "2", inboxtest.Receive(t, ran, "the next of the lane"))
 	})
 }

@@ -99,7 +99,7 @@ func TestGroupsAndListsAgree(t *testing.T) {
 		}
 		r.process()
 		agree()
-		require.NoError(t, r.ops.Discard(t.Context(), ada, r.ref("mail", "m00")))
+		require.NoError(t, r.ops.Discard(t.Context(), ada, r.ref("mail", "m00"), ""))
 		require.NoError(t, r.ops.Retry(t.Context(), ada, r.ref("mail", "m01")))
 		agree()
 		for i := range 10 { // the next attempt ends in another way

@@ -33,7 +33,7 @@ func TestListFindsByEveryCriterion(t *testing.T) {
 		r.poison("mail", "no", "x1")
 		r.accept("x1") // at :05
 		r.process()
-		require.NoError(t, r.ops.Discard(t.Context(), ada, r.ref("mail", "x1")))
+		require.NoError(t, r.ops.Discard(t.Context(), ada, r.ref("mail", "x1"), ""))
 		r.clock.Advance(-time.Minute) // f1 is not due again
 		other := inboxtest.Message("o1")
 		other.Type = "alone"
@@ -151,7 +151,7 @@ func TestPagesAreStableWhileRowsChange(t *testing.T) {
 				for _, s := range []ops.Status{page.Items[len(page.Items)-1]} {
 					if s.State == ops.StatePoisoned {
 						touched[s.HandlerKey+"/"+s.MessageID] = true
-						require.NoError(t, r.ops.Discard(t.Context(), ada, s.Ref()))
+						require.NoError(t, r.ops.Discard(t.Context(), ada, s.Ref(), ""))
 					}
 				}
 			}

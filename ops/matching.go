@@ -23,6 +23,9 @@ type Bulk struct {
 	// Max is the number that was confirmed: the action stops there, and the result reports whether more match by then.
 	// 0 is no limit, for a count that was capped.
 	Max int64
+	// Reason goes into the audit rows of DiscardMatching, but for those of a DryRun: at most 500 characters, or empty.
+	// Other actions have none.
+	Reason string
 	// Progress, if not nil, is called after each chunk in the caller's goroutine.
 	Progress func(BulkResult)
 }
@@ -110,6 +113,9 @@ func (o *access) inChunks(ctx context.Context, actor Actor, action Action, targe
 	if bulk, err = bulk.checked(); err != nil {
 		return result, err
 	}
+	if err = bulk.checkReason(action); err != nil {
+		return result, err
+	}
 	if bulk.DryRun {
 		matched, err := count(ctx)
 		if err == nil {
@@ -124,7 +130,7 @@ func (o *access) inChunks(ctx context.Context, actor Actor, action Action, targe
 	}
 	result, err = run(ctx, bulk)
 	end := endDetail{Event: "ended", Filter: given, Done: result.Done, Duplicates: result.Duplicates,
-		StillBad: result.StillBad, Skipped: result.Skipped, More: result.More}
+		StillBad: result.StillBad, Skipped: result.Skipped, More: result.More, Reason: bulk.Reason}
 	if err != nil {
 		end.Error = o.redactor.Error(redact.Value{}, err.Error())
 	}
@@ -141,6 +147,14 @@ func (b Bulk) checked() (Bulk, error) {
 		err = badInput("max", "%d: must be 0 or more", b.Max)
 	}
 	return b, err
+}
+
+// checkReason returns an error if the action has no reason, or the reason does not fit the audit.
+func (b Bulk) checkReason(action Action) error {
+	if action != ActionDiscard && b.Reason != "" {
+		return badInput("reason", "only a discard has one")
+	}
+	return checkText("reason", b.Reason, 0, maxReason)
 }
 
 // next returns how many to take in the next chunk. enough means that the confirmed number was taken: the chunk only
@@ -182,7 +196,7 @@ func (o statusActions) actOnChunks(
 				retried[h.ID] = true
 			}
 		}
-		done, err := o.actOnChunk(ctx, actor, action, given, out.rows)
+		done, err := o.actOnChunk(ctx, actor, action, chunkDetail{Filter: given, Reason: bulk.Reason}, out.rows)
 		if err != nil {
 			return result, err
 		}
@@ -231,8 +245,8 @@ func (o statusActions) findChunk(ctx context.Context, f *filter, after *place, c
 	return out, err
 }
 
-// actOnChunk changes the rows that are still as they were found.
-func (o statusActions) actOnChunk(ctx context.Context, actor Actor, action Action, filter Filter, rows []hit) (
+// actOnChunk changes the rows that are still as they were found. The audit gets detail with these rows.
+func (o statusActions) actOnChunk(ctx context.Context, actor Actor, action Action, detail chunkDetail, rows []hit) (
 	int, error,
 ) {
 	if len(rows) == 0 {
@@ -251,7 +265,7 @@ func (o statusActions) actOnChunk(ctx context.Context, actor Actor, action Actio
 		if done, err = o.change(ctx, tx, action, refs); err == nil && len(done) == 0 {
 			err = errNothing
 		}
-		detail := chunkDetail{Filter: filter, Statuses: make([]string, len(done))}
+		detail.Statuses = make([]string, len(done))
 		for i, c := range done {
 			detail.Statuses[i] = c.ID
 		}
@@ -281,6 +295,7 @@ type endDetail struct {
 	StillBad   int64  `json:"still_bad,omitempty"`
 	Skipped    int64  `json:"skipped"`
 	More       bool   `json:"more"`
+	Reason     string `json:"reason,omitempty"`
 	Error      string `json:"error,omitempty"`
 }
 
@@ -288,4 +303,5 @@ type endDetail struct {
 type chunkDetail struct {
 	Filter   Filter   `json:"filter"`
 	Statuses []string `json:"status_ids"`
+	Reason   string   `json:"reason,omitempty"`
 }

@@ -33,7 +33,7 @@ func TestRerunRunsOneEndedHandlerAgain(t *testing.T) {
 		r.poison("mail", "no such order", "discarded")
 		r.accept("completed", "discarded")
 		r.process()
-		require.NoError(t, r.ops.Discard(t.Context(), ada, r.ref("mail", "discarded")))
+		require.NoError(t, r.ops.Discard(t.Context(), ada, r.ref("mail", "discarded"), ""))
 		r.fail("mail", "discarded", nil)
 		before := len(r.handled())
 		r.clock.Advance(time.Minute)

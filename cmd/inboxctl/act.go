@@ -28,12 +28,18 @@ type action struct {
 	// states are the states that allow the action. ofMessage are the states of the statuses that a message ID selects.
 	states, ofMessage []ops.State
 
-	one      func(o *ops.Ops, ctx context.Context, actor ops.Actor, ref ops.Ref) error
+	// one acts for a reason, which is empty for actions that have none.
+	one      func(o *ops.Ops, ctx context.Context, actor ops.Actor, ref ops.Ref, reason string) error
 	matching func(*ops.Ops, context.Context, ops.Actor, ops.Filter, ops.Bulk) (ops.BulkResult, error)
 }
 
 func newRetry(a *app) *cobra.Command {
-	cmd := newAction(a, action{verb: "retry", done: "retried", one: (*ops.Ops).Retry, matching: (*ops.Ops).RetryMatching,
+	var none string
+	cmd := newAction(a, &none, action{verb: "retry", done: "retried",
+		one: func(o *ops.Ops, ctx context.Context, actor ops.Actor, ref ops.Ref, _ string) error {
+			return o.Retry(ctx, actor, ref)
+		},
+		matching:  (*ops.Ops).RetryMatching,
 		states:    []ops.State{ops.StatePoisoned, ops.StateFailing},
 		ofMessage: []ops.State{ops.StatePoisoned, ops.StateFailing}})
 	cmd.Short = "Run poisoned and failing statuses now"
@@ -48,10 +54,12 @@ processed, wait in their lane or have ended.
 }
 
 func newDiscard(a *app) *cobra.Command {
-	cmd := newAction(a, action{verb: "discard", done: "discarded", one: (*ops.Ops).Discard,
+	var reason string
+	cmd := newAction(a, &reason, action{verb: "discard", done: "discarded", one: (*ops.Ops).Discard,
 		matching:  (*ops.Ops).DiscardMatching,
 		states:    []ops.State{ops.StatePoisoned, ops.StateFailing, ops.StatePending},
 		ofMessage: []ops.State{ops.StatePoisoned}})
+	cmd.Flags().StringVar(&reason, "reason", "", "why, at most 500 characters, for the audit")
 	cmd.Short = "Give up statuses permanently, without running their handler"
 	cmd.Long = `Gives up statuses permanently: their handler will not run for these messages any
 more. This cannot be undone. The statuses stay stored, so that a redelivery is
@@ -65,7 +73,9 @@ unless --state names others, with --matching. "pending" includes what is failing
 waiting. To discard all that is pending of a running handler, pause it first.
 
 ` + actionHelp
-	cmd.Example = actionExamples("discard") + "\n" + `  inboxctl discard --matching --handler removed.handler --state pending --dry-run`
+	cmd.Example = actionExamples("discard") + `
+  inboxctl discard order-7f9c2ba4 --reason 'the customer has cancelled'
+  inboxctl discard --matching --handler removed.handler --state pending --dry-run`
 	return cmd
 }
 
@@ -96,7 +106,8 @@ func actionExamples(verb string) string {
   inboxctl VERB --matching --error 'connection refused' --from 2h --yes`, "VERB", verb)
 }
 
-func newAction(a *app, act action) *cobra.Command {
+// newAction makes the command of an action. reason is read when the command runs.
+func newAction(a *app, reason *string, act action) *cobra.Command {
 	var (
 		filters  filterFlags
 		when     pageFlags
@@ -111,7 +122,7 @@ func newAction(a *app, act action) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return a.actOnMatching(cmd, act, args, filters.filter(in), &bulk)
+				return a.actOnMatching(cmd, act, args, filters.filter(in), *reason, &bulk)
 			}
 			bulkOnly := append([]string{"dry-run", "chunk", "state"}, statusFilters...)
 			bulkOnly = slices.DeleteFunc(bulkOnly, func(name string) bool { return name == "namespace" })
@@ -123,7 +134,7 @@ func newAction(a *app, act action) *cobra.Command {
 				return err
 			}
 			return a.audited(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
-				return a.actOnNamed(ctx, o, act, named, filters.namespace, bulk.yes)
+				return a.actOnNamed(ctx, o, act, named, filters.namespace, *reason, bulk.yes)
 			})
 		},
 	}
@@ -179,7 +190,7 @@ type actResult struct{ StatusID, Outcome, Error string }
 // actOnNamed acts on the statuses that the arguments name, after a confirmation if messages are among them. It
 // continues after a status that is refused, and stops at an error that every further status would get, too.
 func (a *app) actOnNamed(
-	ctx context.Context, o *ops.Ops, act action, named []target, namespace string, yes bool,
+	ctx context.Context, o *ops.Ops, act action, named []target, namespace, reason string, yes bool,
 ) error {
 	results := struct{ Results []actResult }{}
 	var problems []error
@@ -218,7 +229,7 @@ func (a *app) actOnNamed(
 	for _, ref := range refs {
 		err := ctx.Err()
 		if err == nil {
-			err = act.one(o, ctx, a.who(), ref)
+			err = act.one(o, ctx, a.who(), ref, reason)
 		}
 		if err != nil {
 			if refused(ref.StatusID, err); exitCode(err) == exitFailed {
@@ -317,7 +328,9 @@ type bulkReport struct {
 	Error   string
 }
 
-func (a *app) actOnMatching(cmd *cobra.Command, act action, args []string, filter ops.Filter, bulk *bulkFlags) error {
+func (a *app) actOnMatching(
+	cmd *cobra.Command, act action, args []string, filter ops.Filter, reason string, bulk *bulkFlags,
+) error {
 	switch {
 	case len(args) > 0:
 		return misuse("use either status IDs or --matching, not both")
@@ -335,6 +348,7 @@ func (a *app) actOnMatching(cmd *cobra.Command, act action, args []string, filte
 			if err := untilNow(ctx, o, filter.From, &filter.To); err != nil {
 				return ops.BulkResult{}, err
 			}
+			bulk.Reason = reason
 			return act.matching(o, ctx, a.who(), filter, bulk)
 		}})
 }

@@ -3,12 +3,9 @@ package dashboard
 import (
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -118,9 +115,6 @@ func TestEveryPageRendersInLightAndDark(t *testing.T) {
 	directory, err := photos()
 	require.NoError(t, err)
 	t.Logf("pictures are in %s", directory)
-	if *pictures != "" {
-		forDocs(t, w)
-	}
 	b := open(t)
 	for name, address := range addresses() {
 		b.visit(w.site + address)
@@ -179,24 +173,6 @@ func TestUserSwitchesBetweenInboxes(t *testing.T) {
 		require.LessOrEqual(t, evaluate[int](b, "document.documentElement.scrollWidth - innerWidth"), 0)
 		require.Empty(t, evaluate[[]string](b, faint))
 		b.photograph(fmt.Sprintf("several-%d", width))
-	}
-}
-
-var pictures = flag.String("pictures", "", "write the pictures that docs/dashboard.md shows to this `directory`")
-
-// forDocs takes the documentation's pictures of the visible window.
-func forDocs(t *testing.T, w *world) {
-	for name, c := range map[string]struct{ page, theme string }{
-		"dashboard-overview": {"overview", "light"}, "dashboard-failures": {"failures", "dark"},
-		"dashboard-message": {"message", "light"},
-	} {
-		b := open(t)
-		b.prefer(c.theme)
-		b.run(chromedp.EmulateViewport(1180, 660))
-		b.visit(w.site + addresses()[c.page])
-		var picture []byte
-		b.run(chromedp.CaptureScreenshot(&picture))
-		require.NoError(t, os.WriteFile(filepath.Join(*pictures, name+".png"), picture, 0o644))
 	}
 }
 

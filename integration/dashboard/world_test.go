@@ -63,7 +63,10 @@ func newWorld(t testing.TB, options ...func(*dashboard.Options)) *world {
 		return w.fails[m.HandlerKey+"/"+m.ID]
 	}
 	var err error
-	w.ib, err = inbox.New("webshop", w.db, inbox.Configure(func(o *inbox.Options) { o.Clock = w.clock }),
+	w.ib, err = inbox.New("webshop", w.db, inbox.Configure(func(o *inbox.Options) {
+		o.Clock = w.clock
+		o.Backoff = func(failures int) time.Duration { return time.Second << failures } // not random, as the default
+	}),
 		inbox.Channel("shop",
 			inbox.On("order.placed", inboxtest.Do(mail, run), inboxtest.Do(ship, run, handler.Ordered()),
 				inboxtest.Do(search, run)),

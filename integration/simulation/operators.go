@@ -105,7 +105,7 @@ func discard(most int64) action {
 		if err != nil || len(page.Items) == 0 {
 			return audited{}, err
 		}
-		return single(o.Discard(ctx, actor, page.Items[0].Ref()))
+		return single(o.Discard(ctx, actor, page.Items[0].Ref(), ""))
 	}
 }
 
