@@ -55,7 +55,7 @@ func (e *Engine) Health() Health {
 		}
 		of := redact.Value{Channel: r.Channel, HandlerKey: r.HandlerKey} // errors may quote data and connection strings
 		h.Reasons[i] = ops.HealthReason{Code: r.Code, State: h.State, Channel: r.Channel, HandlerKey: r.HandlerKey,
-			MessageIDs: r.MessageIDs, Detail: shortened(e.cfg.Redactor.Error(of, r.Detail))}
+			MessageIDs: r.MessageIDs, Since: r.Since, ProbeAt: r.ProbeAt, Detail: shortened(e.cfg.Redactor.Error(of, r.Detail))}
 	}
 	return h
 }
@@ -65,8 +65,11 @@ func (e *Engine) facts(h *Health) *health.Facts {
 	p, c := h.Processor, h.Cleanup
 	f := &health.Facts{Now: e.cfg.Clock.Now(), Limits: e.cfg.Limits, Running: p.Running, Standby: standsBy(p),
 		WorkerID: p.WorkerID, Busy: p.Busy, ProgressAt: p.ProgressAt, Errors: p.Conditions, Stuck: maps.Clone(p.Stuck),
-		OpenCircuits: p.OpenCircuits, UnknownKeys: p.UnknownKeys, ClockAhead: p.ClockSkew, BarredRoles: p.BarredRoles,
+		UnknownKeys: p.UnknownKeys, ClockAhead: p.ClockSkew, BarredRoles: p.BarredRoles,
 		Role: p.DatabaseRole, Synchronous: map[string]health.Synchronous{}, CleanupErr: c.Err}
+	for _, open := range p.OpenCircuits {
+		f.OpenCircuits = append(f.OpenCircuits, health.OpenCircuit(open))
+	}
 	if c.Overdue {
 		f.CleanupHeld, f.CleanupHeldSince = c.Held, c.HeldSince
 	}

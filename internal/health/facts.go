@@ -25,7 +25,7 @@ type Facts struct {
 	Stuck map[string]int
 	// Calls are the running calls in all delivery modes, the longest first.
 	Calls        []Call
-	OpenCircuits []string
+	OpenCircuits []OpenCircuit
 	UnknownKeys  []string
 	// ClockAhead is by how much this machine's clock is ahead of the database's, if that is too much.
 	ClockAhead time.Duration
@@ -62,6 +62,14 @@ type Call struct {
 	MessageIDs []string // at least one
 	Since      time.Time
 	Timeout    time.Duration // 0 if it has none
+}
+
+// OpenCircuit is a handler's circuit breaker that is open. It lets the next probe through at ProbeAt, zero while one is
+// running. Err is the last failure; it may quote data.
+type OpenCircuit struct {
+	HandlerKey     string
+	Since, ProbeAt time.Time
+	Err            error
 }
 
 // Channel is what a channel's consumer reports.

@@ -120,8 +120,13 @@ func (f *Facts) stalledSince(c Channel) (since time.Time) {
 
 // openCircuits apply while a breaker is open, or has a probe running.
 func (f *Facts) openCircuits(because func(Reason)) {
-	for _, key := range f.OpenCircuits {
-		because(Reason{HandlerKey: key, Detail: "its circuit breaker is open"})
+	for _, c := range f.OpenCircuits {
+		next := "a probe is running"
+		if !c.ProbeAt.IsZero() {
+			next = "the next probe is at " + c.ProbeAt.Format(time.RFC3339)
+		}
+		because(Reason{HandlerKey: c.HandlerKey, Since: c.Since, ProbeAt: c.ProbeAt, Detail: fmt.Sprintf(
+			"its circuit breaker is open since %s, %s; last failure: %v", c.Since.Format(time.RFC3339), next, c.Err)})
 	}
 }
 
