@@ -237,6 +237,17 @@ func (o processes) declared(ctx context.Context) (known declared, err error) {
 	return known, nil
 }
 
+// living returns the IDs of the living workers.
+func (known declared) living() []string {
+	ids := []string{}
+	for _, w := range known.workers {
+		if w.Alive {
+			ids = append(ids, w.ID)
+		}
+	}
+	return ids
+}
+
 // handlers returns the handler keys that are known and those that have open statuses, sorted by key.
 func (known declared) handlers(open []string) (handlers []Handler) {
 	listing := map[string]int{}

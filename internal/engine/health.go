@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"slices"
@@ -131,6 +132,33 @@ const (
 func (e *Engine) report() (reasons, consumers string) {
 	h := e.Health()
 	return jsonOf(h.Reasons[:min(len(h.Reasons), maxStoredReasons)]), jsonOf(e.storedConsumers(h.Consumers, h.failing))
+}
+
+// settings returns what the worker's row shows operators of this process's settings.
+func (e *Engine) settings() string {
+	p := e.cfg.Processor
+	all := ops.WorkerSettings{WorkerTimeout: p.WorkerTimeout, SweepInterval: p.SweepInterval}
+	for _, c := range e.cfg.Channels {
+		for _, key := range c.HandlerKeys {
+			s, known := e.cfg.Registry.Subscription(key)
+			if !known {
+				continue
+			}
+			h := s.Handler
+			maxRetries, own := h.MaxRetries()
+			if !own {
+				maxRetries = c.MaxRetries
+			}
+			breaker, _ := h.CircuitBreaker()
+			all.Handlers = append(all.Handlers, ops.HandlerSettings{Keys: h.Keys(), Channel: c.Name,
+				Mode: [...]string{Inbox: "Inbox", Inline: "Inline", Direct: "Direct"}[c.Mode], Type: s.Type,
+				Kind: h.Kind().String(), Timeout: e.timeoutOf(h), MaxRetries: maxRetries,
+				Concurrency: cmp.Or(h.Concurrency(), p.Concurrency), Retention: cmp.Or(h.Retention(), e.cfg.Cleanup.Retention),
+				Ordered: h.Ordered(), SkipPoisoned: h.SkipsPoisoned(), BatchSize: h.BatchSize(), TxGroup: h.TxGroup(),
+				BreakerFailures: breaker.Failures, BreakerOpenFor: breaker.OpenFor})
+		}
+	}
+	return jsonOf(all)
 }
 
 func shortened(detail string) string {
