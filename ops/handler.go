@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/gorm-inbox/inbox/internal/columns"
+	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -128,6 +130,57 @@ type HandlerSettings struct {
 	// BreakerFailures is after how many failures in a row its circuit breaker opens, for BreakerOpenFor; 0 without one.
 	BreakerFailures int           `json:"breaker_failures"`
 	BreakerOpenFor  time.Duration `json:"breaker_open_for"`
+}
+
+// String describes the settings in a line.
+func (s HandlerSettings) String() string {
+	of := "messages of type " + s.Type
+	if s.Type == "*" {
+		of = "all messages"
+	}
+	parts := []string{fmt.Sprintf("%s of %s channel %s", of, s.Mode, s.Channel), s.Kind}
+	add := func(applies bool, format string, args ...any) {
+		if applies {
+			parts = append(parts, fmt.Sprintf(format, args...))
+		}
+	}
+	add(len(s.Keys) > 1, "legacy keys %q", s.Keys[min(1, len(s.Keys)):])
+	add(s.BatchSize > 1, "batches of %d", s.BatchSize)
+	add(s.TxGroup > 1, "%d share a transaction", s.TxGroup)
+	add(s.Timeout == 0, "no timeout")
+	add(s.Timeout > 0, "timeout %s", health.InWords(s.Timeout))
+	add(true, "poisoned after %d failures", max(s.MaxRetries, 1))
+	stored := s.Mode == "Inbox"
+	add(stored, "%d calls at once in a worker", s.Concurrency)
+	add(stored && s.Retention == 0, "kept forever")
+	add(stored && s.Retention > 0, "kept for %s", health.InWords(s.Retention))
+	add(s.Ordered && s.SkipPoisoned, "in lanes that pass poisoned messages")
+	add(s.Ordered && !s.SkipPoisoned, "in lanes that wait for poisoned messages")
+	add(s.BreakerFailures > 0, "circuit breaker opens after %d failures for %s", s.BreakerFailures,
+		health.InWords(s.BreakerOpenFor))
+	return strings.Join(parts, ", ")
+}
+
+// Note says what has become of a claim whose worker is dead; empty for others.
+func (c ClaimedCall) Note(now time.Time) string {
+	switch {
+	case !c.Dead:
+		return ""
+	case c.ReclaimedAt.IsZero():
+		return "its worker is dead, and no living worker reclaims the status"
+	default:
+		return "its worker is dead, another one reclaims the status in about " +
+			health.InWords(max(0, c.ReclaimedAt.Sub(now)).Round(time.Second))
+	}
+}
+
+// String says of which messages it is.
+func (r Recent) String() string {
+	if r.Capped {
+		return fmt.Sprintf("of the last %d messages read, %d have a status of the handler", r.Messages, r.Statuses)
+	}
+	return fmt.Sprintf("of all %d messages received within %d hours, %d have a status of the handler", r.Messages, recentHours,
+		r.Statuses)
 }
 
 const (

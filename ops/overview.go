@@ -11,6 +11,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/dialects"
+	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
@@ -183,7 +184,7 @@ func (h HandlerOverview) Notes() (notes []string) {
 		notes = append(notes, h.Parked.String()+" wait behind "+h.ParkedBy.String()+" poisoned")
 	}
 	if h.Obstacle == "" && h.Processing.N == h.Orphaned.N && h.OldestDueAge >= idleFor {
-		notes = append(notes, "nothing runs, the oldest is due for "+h.OldestDueAge.Truncate(time.Second).String())
+		notes = append(notes, "nothing runs, the oldest is due for "+health.InWords(h.OldestDueAge.Truncate(time.Second)))
 	}
 	return notes
 }

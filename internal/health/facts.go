@@ -114,7 +114,7 @@ func (f FailingHandler) Text(now time.Time) string {
 	}
 	next := "running again"
 	if wait := f.Next.Sub(now).Round(time.Second); wait > 0 {
-		next = "next in " + inWords(wait)
+		next = "next in " + InWords(wait)
 	}
 	return fmt.Sprintf("failed %s with message %q, %s: %v", times, f.MessageID, next, f.Err)
 }
@@ -155,8 +155,8 @@ func (s *Sample) Fail(now time.Time, err error) {
 	s.Err, s.DueSince = err, time.Time{}
 }
 
-// inWords formats a duration without units that are zero at its end: "5m" and not "5m0s".
-func inWords(d time.Duration) string {
+// InWords formats a duration without units that are zero at its end: "5m" and not "5m0s".
+func InWords(d time.Duration) string {
 	text := d.String()
 	if minutes, exact := strings.CutSuffix(text, "m0s"); exact {
 		text = minutes + "m"

@@ -168,7 +168,7 @@ func (f *Facts) describe(calls []Call) string {
 	if more := len(longest.MessageIDs) - 1; more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
 	}
-	text += fmt.Sprintf(" has not returned for %s, since %s", inWords(f.Now.Sub(longest.Since).Round(time.Second)),
+	text += fmt.Sprintf(" has not returned for %s, since %s", InWords(f.Now.Sub(longest.Since).Round(time.Second)),
 		longest.Since.Format(time.RFC3339))
 	if f.WorkerID != "" {
 		text += ", in worker " + f.WorkerID
@@ -178,7 +178,7 @@ func (f *Facts) describe(calls []Call) string {
 	}
 	if longest.Timeout > 0 {
 		return text + fmt.Sprintf("; its timeout of %s is over: find where its goroutine waits, and have it obey its context",
-			inWords(longest.Timeout))
+			InWords(longest.Timeout))
 	}
 	return text + "; it has no timeout: find where its goroutine waits, and set HandlerTimeout or its own Timeout"
 }
@@ -225,7 +225,7 @@ func (f *Facts) oldestDue(because func(Reason)) {
 func (f *Facts) poisonRate(because func(Reason)) {
 	if f.Poisoned >= fewPoisoned && float64(f.Poisoned) > f.Limits.MaxPoisonRate*float64(f.Ended) {
 		because(Reason{Detail: fmt.Sprintf("%d of %d statuses that ended within %s are poisoned", f.Poisoned, f.Ended,
-			inWords(f.Limits.PoisonWindow))})
+			InWords(f.Limits.PoisonWindow))})
 	}
 }
 
@@ -253,7 +253,7 @@ func (f *Facts) clockSkew(because func(Reason)) {
 	}
 	if f.ClockAhead != 0 {
 		because(Reason{Detail: fmt.Sprintf("this machine's clock is %s %s the database's: times that it stores, such as when a message was received, are wrong; synchronize the clocks",
-			inWords(f.ClockAhead.Abs().Round(time.Second)), how)})
+			InWords(f.ClockAhead.Abs().Round(time.Second)), how)})
 	}
 }
 
