@@ -344,6 +344,7 @@ func settingsOf(all []WorkerSettings, handlerKey string) (its *HandlerSettings, 
 // sweepsOf returns by which intervals a living worker reclaims a dead one's claims: the shortest ones stored, or the
 // defaults.
 func sweepsOf(all []WorkerSettings) WorkerSettings {
+	all = slices.DeleteFunc(slices.Clone(all), func(s WorkerSettings) bool { return s.WorkerTimeout == 0 })
 	if len(all) == 0 {
 		return WorkerSettings{WorkerTimeout: aliveFor, SweepInterval: 5 * time.Second}
 	}
