@@ -40,7 +40,7 @@ func TestOneHandlerHasAPage(t *testing.T) {
 		require.Contains(t, r.page(""), `href="./handler?handler=mail"`)
 		page := r.page("handler?handler=mail")
 		for _, shown := range []string{`<span class="state paused">circuit breaker open</span>`, "open since &lt;noon&gt;", "smtp said &lt;#&gt;",
-			`<span class="state poisoned">dead</span>`, "another one reclaims the status in about", "of Inbox channel &lt;orders&gt;",
+			`<span class="state poisoned">dead</span>`, "another one reclaims it in about", "of Inbox channel &lt;orders&gt;",
 			`action="./pause?handler=mail"`, "of all 2 messages received within 6 hours, 2 have a status"} {
 			require.Contains(t, page, shown)
 		}

@@ -167,9 +167,9 @@ func (c ClaimedCall) Note(now time.Time) string {
 	case !c.Dead:
 		return ""
 	case c.ReclaimedAt.IsZero():
-		return "its worker is dead, and no living worker reclaims the status"
+		return "its worker is dead, and no worker lives that reclaims it"
 	default:
-		return "its worker is dead, another one reclaims the status in about " +
+		return "its worker is dead, another one reclaims it in about " +
 			health.InWords(max(0, c.ReclaimedAt.Sub(now)).Round(time.Second))
 	}
 }
