@@ -250,7 +250,9 @@ func (o *Ops) Handler(ctx context.Context, handlerKey string) (HandlerDetail, er
 func (known declared) listing(handlerKey string) (all []Worker) {
 	for _, w := range known.workers {
 		if w.Alive && slices.Contains(w.HandlerKeys, handlerKey) {
-			w.Reasons = slices.DeleteFunc(slices.Clone(w.Reasons), func(r HealthReason) bool { return r.HandlerKey != handlerKey })
+			w.Reasons = slices.DeleteFunc(slices.Clone(w.Reasons), func(r HealthReason) bool {
+				return r.HandlerKey != handlerKey
+			})
 			all = append(all, w)
 		}
 	}
@@ -353,7 +355,9 @@ func sweepsOf(all []WorkerSettings) WorkerSettings {
 
 // recent reads the latest messages, and those before the oldest due status if they are others: what completes in a
 // backlog was received long ago.
-func (o *Ops) recent(ctx context.Context, handlerKey string, now time.Time, oldestDue time.Duration) (out Recent, err error) {
+func (o *Ops) recent(ctx context.Context, handlerKey string, now time.Time, oldestDue time.Duration) (
+	out Recent, err error,
+) {
 	begin := now.Add(-recentHours * time.Hour)
 	scan := store.RecentScan{HandlerKey: handlerKey, From: begin, To: now.Add(soon), Depth: lookLimit}
 	read, err := o.store.RecentStatuses(ctx, o.largePool(ctx), scan)
@@ -375,7 +379,8 @@ func (o *Ops) recent(ctx context.Context, handlerKey string, now time.Time, olde
 	return out, nil
 }
 
-// hoursOf sums up statuses by the hour in which they ended. Of a sample the time before the first completion is unknown.
+// hoursOf sums up statuses by the hour in which they ended. Nothing is known of the time before a sample's first
+// completion.
 func hoursOf(statuses []models.HandlerStatus, now time.Time, sample bool) (hours []RecentHour) {
 	first := now
 	took := make([][]time.Duration, recentHours)

@@ -178,7 +178,8 @@ func TestAnOpenCircuitIsSeenFromOtherProcesses(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inboxtest.Handlers(
 			inboxtest.Do("mail", func(context.Context, inboxtest.Bytes) error { return errors.New("connection refused") },
-				handler.Timeout(time.Minute), handler.MaxRetries(9), handler.CircuitBreaker(handler.Breaker{Failures: 2, OpenFor: time.Hour}))),
+				handler.Timeout(time.Minute), handler.MaxRetries(9),
+				handler.CircuitBreaker(handler.Breaker{Failures: 2, OpenFor: time.Hour}))),
 			inbox.Configure(func(o *inbox.Options) { o.Cleanup.Retention = 24 * time.Hour }))
 		inboxtest.Accept(t, ib, "1", "2", "3")
 		inboxtest.Start(t, ib)
@@ -195,8 +196,8 @@ func TestAnOpenCircuitIsSeenFromOtherProcesses(t *testing.T) {
 		require.WithinDuration(t, time.Now(), reason.Since, inboxtest.Patience)
 		require.WithinDuration(t, reason.Since.Add(time.Hour), reason.ProbeAt, inboxtest.Patience)
 		require.Equal(t, &ops.HandlerSettings{Keys: []string{"mail"}, Channel: "c", Mode: "Inbox", Type: "t", Kind: "plain",
-			Timeout: time.Minute, Concurrency: 10, MaxRetries: 9, Retention: 24 * time.Hour, BatchSize: 1, TxGroup: 1, BreakerFailures: 2,
-			BreakerOpenFor: time.Hour}, detail.Settings)
+			Timeout: time.Minute, Concurrency: 10, MaxRetries: 9, Retention: 24 * time.Hour, BatchSize: 1, TxGroup: 1,
+			BreakerFailures: 2, BreakerOpenFor: time.Hour}, detail.Settings)
 		require.False(t, detail.SettingsDiffer)
 	})
 }

@@ -192,8 +192,8 @@ func (h HandlerOverview) Notes() (notes []string) {
 // idleFor is how long a status is due before a handler without calls stands still: longer than the polling interval.
 const idleFor = time.Minute
 
-// Activity is what the handler does: "running", "due" or "idle"; "standing" if it has an Obstacle, or if nothing runs and
-// Notes say why; "unknown" if the database did not count in time.
+// Activity is what the handler does: "running", "due" or "idle"; "standing" if it has an Obstacle, or if nothing runs
+// and Notes say why; "unknown" if the database did not count in time.
 func (h HandlerOverview) Activity() string {
 	switch {
 	case h.Obstacle != "":
@@ -298,7 +298,8 @@ func (o *Ops) parked(ctx context.Context, known declared, out *HandlerOverview) 
 	return lanes, nil
 }
 
-// skipsPoisoned reports whether lanes of a handler key pass poisoned statuses, as this process or else a worker declares.
+// skipsPoisoned reports whether lanes of a handler key pass poisoned statuses, as this process or else a worker
+// declares.
 func (o *Ops) skipsPoisoned(ctx context.Context, known declared, handlerKey string) (bool, error) {
 	if o.opts.Live != nil {
 		if of, err := o.opts.Live.Subscription(handlerKey); !errors.Is(err, ErrNotFound) {
@@ -313,7 +314,8 @@ func (o *Ops) skipsPoisoned(ctx context.Context, known declared, handlerKey stri
 func overviewOf(h Handler, c store.OpenCounts, now time.Time) HandlerOverview {
 	counted := func(n int64) Count { return Count{N: min(n, lookLimit), Capped: n > lookLimit} }
 	out := HandlerOverview{HandlerKey: h.HandlerKey, Paused: h.Paused, Registered: h.Registered, Workers: h.Workers,
-		StoredOnly: h.StoredOnly, Obstacle: h.Obstacle, Orphaned: counted(c.Orphaned), Waiting: counted(c.Waiting), Poisoned: counted(c.Poisoned), Processing: counted(c.Processing), Due: counted(c.Due)}
+		StoredOnly: h.StoredOnly, Obstacle: h.Obstacle, Orphaned: counted(c.Orphaned), Waiting: counted(c.Waiting),
+		Poisoned: counted(c.Poisoned), Processing: counted(c.Processing), Due: counted(c.Due)}
 	if c.Looked > lookLimit {
 		out.Processing.Capped, out.Orphaned.Capped, out.Due.Capped = true, c.Orphaned > 0, true
 	}

@@ -130,9 +130,10 @@ func New(cfg Config) (*Processor, error) {
 		wakeup: newWakeup(), pausing: routine.NewLock()}
 	s.foreign = &foreign{shared: s}
 	s.paused.Store(&map[string]bool{})
-	p := &Processor{shared: s, report: cfg.Report, settings: cfg.Settings, health: &health{}, lockFreed: routine.NewSignal(),
-		notifier: notifier{shared: s, keys: map[string]bool{}},
-		reports:  attempt.Reports{Counters: cfg.Counters, Instruments: cfg.Instruments, Hooks: cfg.Hooks, Log: cfg.Logger}}
+	p := &Processor{shared: s, report: cfg.Report, settings: cfg.Settings, health: &health{},
+		lockFreed: routine.NewSignal(),
+		notifier:  notifier{shared: s, keys: map[string]bool{}},
+		reports:   attempt.Reports{Counters: cfg.Counters, Instruments: cfg.Instruments, Hooks: cfg.Hooks, Log: cfg.Logger}}
 	s.lanes = &lanes{shared: s, notify: p.notify}
 	failing := func(name, meaning string) *condition.Condition {
 		c := condition.New(cfg.Logger, cfg.Clock, zap.ErrorLevel, name, meaning)

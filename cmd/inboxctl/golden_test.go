@@ -97,9 +97,10 @@ func TestTablesForPeople(t *testing.T) {
 				OldestDueAge: 5 * time.Minute, Processing: ops.Count{N: 2}, Orphaned: ops.Count{N: 2}, Poisoned: ops.Count{N: 2},
 				Parked: ops.Count{N: 19}, ParkedBy: ops.Count{N: 2}}, At: now, Calls: []ops.ClaimedCall{dead, alone},
 				Lanes: []ops.ParkedLane{{HeadMessageID: evil, HeadNamespace: "orders", Poisoned: 2, Waiting: ops.Count{N: 19}}},
-				Recent: ops.Recent{Messages: 10000, Capped: true, Statuses: 812, Hours: []ops.RecentHour{{From: before(20 * time.Minute),
-					To: now, Completed: 812, PerMinute: 40.6, Poisoned: 1, Failed: 7, Median: 31 * time.Millisecond, P95: 2 * time.Second,
-					Longest: 3 * time.Minute}, {From: before(80 * time.Minute), To: before(20 * time.Minute)}}},
+				Recent: ops.Recent{Messages: 10000, Capped: true, Statuses: 812, Hours: []ops.RecentHour{
+					{From: before(20 * time.Minute), To: now, Completed: 812, PerMinute: 40.6, Poisoned: 1, Failed: 7,
+						Median: 31 * time.Millisecond, P95: 2 * time.Second, Longest: 3 * time.Minute},
+					{From: before(80 * time.Minute), To: before(20 * time.Minute)}}},
 				Failures: []ops.FailureGroup{{Fingerprint: "3f1c9a7e", HandlerKey: "orders.mail", Error: evil, Poisoned: 2,
 					FirstSeen: before(time.Hour), LastSeen: before(time.Minute)}},
 				WorkersListing: []ops.Worker{{ID: workerID, Host: "app-1", PID: 4711, HandlerKeys: []string{"orders.mail"}, Alive: true,

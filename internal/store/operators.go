@@ -69,10 +69,13 @@ type StatusLists interface {
 		[]OpenCounts, error)
 	// Claims returns a handler key's claimed statuses, those claimed longest ago first, up to limit of the depth statuses
 	// that are due first by soon.
-	Claims(ctx context.Context, pool gorm.ConnPool, handlerKey string, depth, limit int, soon time.Time) ([]StatusRow, error)
-	// ParkedLanes returns the lanes of a handler key with statuses after poisoned ones, which wait unless the handler skips
-	// these, the longest first. It reads up to poisoned poisoned statuses, and divides waiting among their lanes.
-	ParkedLanes(ctx context.Context, pool gorm.ConnPool, handlerKey string, poisoned, waiting int64) ([]ParkedLane, error)
+	Claims(ctx context.Context, pool gorm.ConnPool, handlerKey string, depth, limit int, soon time.Time) (
+		[]StatusRow, error)
+	// ParkedLanes returns the lanes of a handler key with statuses after poisoned ones, the longest first. These wait
+	// unless the handler skips poisoned ones. It reads up to poisoned poisoned statuses, and divides waiting among their
+	// lanes.
+	ParkedLanes(ctx context.Context, pool gorm.ConnPool, handlerKey string, poisoned, waiting int64) (
+		[]ParkedLane, error)
 	// RecentStatuses reads a handler key's statuses of the latest messages.
 	RecentStatuses(ctx context.Context, pool gorm.ConnPool, scan RecentScan) (Recent, error)
 	// CountPoisoned counts up to limit poisoned statuses of a handler key.

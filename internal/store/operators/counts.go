@@ -48,8 +48,8 @@ func (q Queries) CountOpen(ctx context.Context, pool gorm.ConnPool, keys []strin
 	return query(ctx, q, pool, countOpen, func(rows *sql.Rows, c *store.OpenCounts) error {
 		var oldest store.Stamp
 		var lanes int
-		err := rows.Scan(&c.HandlerKey, &c.Open, &c.Waiting, &c.Poisoned, &c.Looked, &c.Processing, &c.Orphaned, &c.Due, &oldest,
-			&lanes)
+		err := rows.Scan(&c.HandlerKey, &c.Open, &c.Waiting, &c.Poisoned, &c.Looked, &c.Processing, &c.Orphaned, &c.Due,
+			&oldest, &lanes)
 		c.OldestDue, c.InLanes = oldest.Time, lanes > 0
 		return err
 	}, base.JSONList(keys), q.form.Time(soon), limit, q.form.Time(now), base.JSONList(living))
@@ -70,8 +70,8 @@ func (q Queries) Claims(ctx context.Context, pool gorm.ConnPool, handlerKey stri
 	return query(ctx, q, pool, listClaims, scanStatus, handlerKey, q.form.Time(soon), depth, limit)
 }
 
-// listParked uses the index on poisoned rows, and for each of their lanes the index on lanes. The lanes share the $3 rows
-// that it counts. It is MATERIALIZED because a planner repeats the count otherwise.
+// listParked uses the index on poisoned rows, and for each of their lanes the index on lanes. The lanes share the $3
+// rows that it counts. It is MATERIALIZED because a planner repeats the count otherwise.
 const listParked = `
 WITH lanes AS MATERIALIZED (
 	SELECT lane_handler, lane_key, count(*) AS poisoned, min(sequence) AS first FROM (
@@ -100,8 +100,8 @@ func (q Queries) ParkedLanes(ctx context.Context, pool gorm.ConnPool, handlerKey
 	}, handlerKey, poisoned, waiting)
 }
 
-// recentStatuses uses messages_received_at for the latest $4 messages, and for each the statuses' primary key. Completed
-// statuses have no index by time.
+// recentStatuses uses messages_received_at for the latest $4 messages, and for each the statuses' primary key.
+// Completed statuses have no index by time.
 const recentStatuses = `
 WITH chosen AS MATERIALIZED (
 	SELECT number, received_at FROM {messages} WHERE received_at >= $2 AND received_at <= $3

@@ -195,7 +195,7 @@ func TestPostgresPlansOfOneHandler(t *testing.T) {
 	load := func(from, to int) {
 		execute(fmt.Sprintf(`INSERT INTO inbox_messages SELECT 'm' || n, '', n, 'kafka', 'order.placed', '/shop', '\x00', 'application/json', '{}', NULL,
 			'2026-01-01 12:00:00+00'::timestamptz + n * interval '80 milliseconds' FROM generate_series(%d, %d) n`, from, to),
-			// Of each 100 statuses of "hot" one is of "rare". The last quarter is due, or 5,000 lanes of five with a poisoned head.
+			// One of 100 is of "rare", the others of "hot". 25,000 are due, and 25,000 are in 5,000 lanes with a poisoned head.
 			fmt.Sprintf(`INSERT INTO inbox_handler_statuses (id, message_number, message_id, handler_key, created_at, completed_at, outcome,
 				processing_started_at, worker_id, is_poisoned, lane_handler, lane_key, is_waiting)
 			SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, n, 'm' || n,
