@@ -23,6 +23,7 @@ var allowed = map[string]dashboard.Role{
 	"GET ": dashboard.Viewer, "GET messages": dashboard.Viewer, "GET message": dashboard.Viewer,
 	"GET failures": dashboard.Viewer,
 	"GET rejected": dashboard.Viewer, "GET rejected-message": dashboard.Viewer, "GET handlers": dashboard.Viewer,
+	"GET handler":   dashboard.Viewer,
 	"GET consumers": dashboard.Viewer, "GET workers": dashboard.Viewer, "GET markers": dashboard.Viewer,
 	"GET gaps": dashboard.Viewer, "GET dashboard.css": dashboard.Viewer, "GET dashboard.js": dashboard.Viewer,
 	"GET dashboard.svg": dashboard.Viewer,

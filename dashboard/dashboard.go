@@ -40,7 +40,8 @@ type Dashboard struct {
 	guard     guard
 	views     views
 	samples   samples
-	groupings groupingCache
+	groupings slowCache[ops.Failures]      // by filter
+	details   slowCache[ops.HandlerDetail] // by handler key
 	jobs      jobs
 	sampler   routine.Loop
 
@@ -56,7 +57,8 @@ func New(o *ops.Ops, configure ...func(o *Options)) (*Dashboard, error) {
 		return nil, errors.New("dashboard: the *ops.Ops is nil: see Inbox.Ops or ops.New")
 	}
 	d := &Dashboard{opts: defaults(), ops: o, samples: samples{asking: routine.NewLock()},
-		groupings: groupingCache{asking: routine.NewLock()}, denying: make(chan struct{}, maxDenying)}
+		groupings: slowCache[ops.Failures]{asking: routine.NewLock()},
+		details:   slowCache[ops.HandlerDetail]{asking: routine.NewLock()}, denying: make(chan struct{}, maxDenying)}
 	for _, set := range configure {
 		if set != nil {
 			set(&d.opts)
@@ -90,6 +92,7 @@ func New(o *ops.Ops, configure ...func(o *Options)) (*Dashboard, error) {
 func (d *Dashboard) forget() {
 	d.samples.forget()
 	d.groupings.forget()
+	d.details.forget()
 }
 
 // Start takes the charts' samples in the background, so that a page opened later shows the last hour. Without Start,

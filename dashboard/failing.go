@@ -133,34 +133,33 @@ func (q *request) fail(err error) {
 }
 
 const (
-	// groupingReuse is how long a slow grouping of failures is reused, as a multiple of the time it took. A grouping is
-	// slow if it took longer than quickGrouping. Groupings read thousands of rows, and open pages request them every
+	// slowReuse is how long a slow result is reused, as a multiple of the time it took. It is slow if it took longer than
+	// quick. Groupings of failures and the details of a handler read thousands of rows, and open pages request them every
 	// few seconds. Reuse limits them to a tenth of the time, however many people watch.
-	groupingReuse = 10
-	quickGrouping = 100 * time.Millisecond
-	// maxGroupings limits how many filters have a stored grouping.
-	maxGroupings = 32
+	slowReuse = 10
+	quick     = 100 * time.Millisecond
+	// maxReused limits how many results are stored.
+	maxReused = 32
 )
 
-// groupingCache stores the latest grouping of failures for each filter.
-type groupingCache struct {
+// slowCache stores the latest slow result for each name.
+type slowCache[T any] struct {
 	mu   sync.Mutex
-	last map[string]grouping
-	// forgotten counts calls of forget. A grouping that began before the latest call is not stored.
+	last map[string]reusable[T]
+	// forgotten counts calls of forget. A result whose reading began before the latest call is not stored.
 	forgotten int
-	asking    routine.Lock // one request groups while the others wait for its result
+	asking    routine.Lock // one request reads while the others wait for its result
 }
 
-type grouping struct {
-	found ops.Failures
+type reusable[T any] struct {
+	found T
 	until time.Time
 }
 
-// failures groups the failures that match, or returns a stored grouping of the filter's name that is still valid.
-func (d *Dashboard) failures(ctx context.Context, name string, filter ops.Filter) (ops.Failures, error) {
-	c := &d.groupings
+// get reads what has this name, or returns a stored result that is still valid.
+func (c *slowCache[T]) get(ctx context.Context, name string, read func() (T, error)) (found T, err error) {
 	if err := c.asking.Acquire(ctx); err != nil {
-		return ops.Failures{}, fmt.Errorf("wait for the failures of another request: %w", err)
+		return found, fmt.Errorf("wait for another request that reads the same: %w", err)
 	}
 	defer c.asking.Release()
 	began := time.Now()
@@ -171,28 +170,27 @@ func (d *Dashboard) failures(ctx context.Context, name string, filter ops.Filter
 	if ok && began.Before(known.until) {
 		return known.found, nil
 	}
-	found, err := d.ops.Failures(ctx, filter)
-	if err != nil {
-		return ops.Failures{}, err
+	if found, err = read(); err != nil {
+		return found, err
 	}
 	took := time.Since(began)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if took < quickGrouping || c.forgotten != forgotten {
+	if took < quick || c.forgotten != forgotten {
 		return found, nil
 	}
-	if len(c.last) >= maxGroupings {
+	if len(c.last) >= maxReused {
 		c.last = nil
 	}
 	if c.last == nil {
-		c.last = map[string]grouping{}
+		c.last = map[string]reusable[T]{}
 	}
-	c.last[name] = grouping{found, began.Add(took + groupingReuse*took)}
+	c.last[name] = reusable[T]{found, began.Add(took + slowReuse*took)}
 	return found, nil
 }
 
-// forget drops all stored groupings, so that the next page shows the action that was just done.
-func (c *groupingCache) forget() {
+// forget drops all stored results, so that the next page shows the action that was just done.
+func (c *slowCache[T]) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.last = nil

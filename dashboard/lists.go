@@ -29,7 +29,9 @@ func (q *request) failures() error {
 	if err != nil {
 		return err
 	}
-	found, err := q.d.failures(q.r.Context(), fields.Encode(), filter)
+	found, err := q.d.groupings.get(q.r.Context(), fields.Encode(), func() (ops.Failures, error) {
+		return q.d.ops.Failures(q.r.Context(), filter)
+	})
 	if err != nil {
 		return err
 	}
@@ -100,9 +102,13 @@ func (q *request) rejectedOne() error {
 	return q.render("rejected-message", "Rejected message", "rejected", r)
 }
 
+type handlersBody struct {
+	Incomplete string
+	Lines      []handlerLine
+}
+
 type handlerLine struct {
-	ops.Handler
-	Counts ops.HandlerOverview
+	ops.HandlerOverview
 	// Reasons are the health reasons that concern it.
 	Reasons []ops.HealthReason
 }
@@ -113,24 +119,33 @@ func reasonsOf(all []ops.HealthReason, handlerKey string) []ops.HealthReason {
 }
 
 func (q *request) handlers() error {
-	known, err := q.d.ops.Handlers(q.r.Context())
-	if err != nil {
-		return err
-	}
 	seen, err := q.d.overview(q.r.Context())
 	if err != nil {
 		return err
 	}
-	var lines []handlerLine
-	for _, h := range known {
-		line := handlerLine{Handler: h, Reasons: reasonsOf(seen.Reasons, h.HandlerKey)}
-		same := func(o ops.HandlerOverview) bool { return o.HandlerKey == h.HandlerKey }
-		if i := slices.IndexFunc(seen.Handlers, same); i >= 0 {
-			line.Counts = seen.Handlers[i]
-		}
-		lines = append(lines, line)
+	b := handlersBody{Incomplete: seen.Incomplete}
+	for _, h := range seen.Handlers {
+		b.Lines = append(b.Lines, handlerLine{HandlerOverview: h, Reasons: reasonsOf(seen.Reasons, h.HandlerKey)})
 	}
-	return q.render("handlers", "Handlers", "handlers", lines)
+	return q.render("handlers", "Handlers", "handlers", b)
+}
+
+// handler shows one handler.
+func (q *request) handler() error {
+	key := q.query.Get("handler")
+	if key == "" {
+		return badInput("The address does not name a handler.")
+	}
+	h, err := q.d.details.get(q.r.Context(), key, func() (ops.HandlerDetail, error) {
+		return q.d.ops.Handler(q.r.Context(), key)
+	})
+	if err != nil {
+		return err
+	}
+	if h.Incomplete != "" {
+		q.d.details.forget() // it was slow, but the next reader may see more
+	}
+	return q.render("handler", "Handler "+short(visible(key), 40), "handlers", h)
 }
 
 type workersBody struct {

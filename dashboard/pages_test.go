@@ -29,7 +29,7 @@ func TestEveryPageRendersEmptyAndFilled(t *testing.T) {
 		r.poison("mail", "smtp said 550", "m1", "m2")
 		rejected := r.reject(7, "no ce_id")
 		pages = append(pages, "message?id=m1", "replay?id=m1", "delete?id=m1", "rejected-message?id="+rejected,
-			"delete-rejected?id="+rejected,
+			"delete-rejected?id="+rejected, "handler?handler=mail",
 			"bulk?action=retry&handler=mail", "bulk?action=discard&handler=mail", "backfill?handler=mail",
 			"backfill?handler=mail&from=2026-01-01T11:00")
 		for _, page := range pages {

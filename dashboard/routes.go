@@ -34,6 +34,7 @@ func routes() []route {
 		{get, "rejected", Viewer, (*request).rejectedList, false, with(rejectedFields, "limit", "after")},
 		{get, "rejected-message", Viewer, (*request).rejectedOne, true, []string{"id"}},
 		{get, "handlers", Viewer, (*request).handlers, false, nil},
+		{get, "handler", Viewer, (*request).handler, false, []string{"handler"}},
 		{get, "consumers", Viewer, (*request).consumers, false, nil},
 		{get, "workers", Viewer, (*request).workers, false, nil},
 		{get, "gaps", Viewer, (*request).gaps, false, []string{"limit", "after"}},

@@ -97,6 +97,14 @@ func countText(c ops.Count) string {
 	return number(c.N)
 }
 
+// took formats the time that something has taken, which is mostly short.
+func took(d time.Duration) string {
+	if d < time.Minute {
+		return d.Round(time.Millisecond).String()
+	}
+	return age(d)
+}
+
 // age formats a duration with its two largest units.
 func age(d time.Duration) string {
 	switch d = d.Round(time.Second); {

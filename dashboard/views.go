@@ -206,6 +206,8 @@ var functions = template.FuncMap{
 	"number":          anyNumber,
 	"count":           countText,
 	"age":             age,
+	"took":            took,
+	"rate":            func(perMinute float64) string { return fmt.Sprintf("%.1f", perMinute) },
 	"dict":            dict,
 	"line":            func(s string) string { return short(strings.Join(strings.Fields(s), " "), 160) },
 	"query":           query,

@@ -217,6 +217,8 @@ type Worker struct {
 	Health string `gorm:"column:health;type:text;not null"`
 	// Consumers is the state of the process's Kafka consumers at its last heartbeat: a JSON array (contract 11.1).
 	Consumers string `gorm:"column:consumers;type:text;not null"`
+	// Settings are those of the process and its handlers: a JSON object, or empty (contract 11.1).
+	Settings string `gorm:"column:settings;type:text;not null;default:('')"`
 	// DatabaseRole is the role as which the worker has logged in to PostgreSQL, empty on SQLite.
 	DatabaseRole string `gorm:"column:database_role;type:text;not null"`
 }

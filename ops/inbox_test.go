@@ -59,10 +59,10 @@ func TestOverviewCountsByHandler(t *testing.T) {
 		n := func(n int64) ops.Count { return ops.Count{N: n} }
 		require.Equal(t, []ops.HandlerOverview{
 			{HandlerKey: "alone", Paused: true, Obstacle: "paused; no living worker lists it"},
-			{HandlerKey: "idle", Registered: true},
-			{HandlerKey: "mail", Registered: true, Pending: n(1), Due: n(1), OldestDueAge: 10 * time.Minute, Processing: n(1),
+			{HandlerKey: "idle", Registered: true, Workers: 1},
+			{HandlerKey: "mail", Registered: true, Workers: 1, Pending: n(1), Due: n(1), OldestDueAge: 10 * time.Minute, Processing: n(1),
 				Poisoned: n(2)},
-			{HandlerKey: "ship", Obstacle: "no living worker lists it", Pending: n(3), Due: n(1), OldestDueAge: 10 * time.Minute,
+			{HandlerKey: "ship", StoredOnly: true, Obstacle: "no living worker lists it", Pending: n(3), Due: n(1), OldestDueAge: 10 * time.Minute,
 				Waiting: n(1)},
 		}, overview.Handlers)
 
@@ -217,9 +217,10 @@ func TestOverviewCountsBlockedLanesAsPending(t *testing.T) {
 		head  ops.HandlerOverview
 	}{
 		"behind a poisoned one": {handler.Poison(errors.New("no")),
-			ops.HandlerOverview{Obstacle: "no living worker lists it", Poisoned: ops.Count{N: 1}, Pending: ops.Count{N: 3}}},
+			ops.HandlerOverview{Poisoned: ops.Count{N: 1}, Pending: ops.Count{N: 3}, Parked: ops.Count{N: 2},
+				ParkedBy: ops.Count{N: 1}}},
 		"behind a delayed one": {handler.RetryAfter(time.Hour, errors.New("no")),
-			ops.HandlerOverview{Obstacle: "no living worker lists it", Pending: ops.Count{N: 4}}},
+			ops.HandlerOverview{Pending: ops.Count{N: 4}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
@@ -240,6 +241,7 @@ func TestOverviewCountsBlockedLanesAsPending(t *testing.T) {
 				accept("4", "b")
 				r.clock.Advance(time.Second)
 				want := each.head
+				want.Obstacle, want.StoredOnly = "no living worker lists it", true
 				want.HandlerKey, want.Due, want.Waiting, want.OldestDueAge = "mail", ops.Count{N: 1}, ops.Count{N: 2}, time.Second
 				byHand, err := ops.New(d.Another(t), func(o *ops.Options) { o.Clock = r.clock })
 				require.NoError(t, err)

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -237,6 +238,18 @@ type Count struct {
 	Capped bool
 	// Unknown means that the database did not count in time, as in Overview. N is 0 then.
 	Unknown bool
+}
+
+// String returns the number, with a plus if there may be more; "?" if it is unknown.
+func (c Count) String() string {
+	switch {
+	case c.Unknown:
+		return "?"
+	case c.Capped:
+		return fmt.Sprintf("%d+", c.N)
+	default:
+		return strconv.FormatInt(c.N, 10)
+	}
 }
 
 // allOpenKeys returns the handler keys that have rows of any stage.

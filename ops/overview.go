@@ -11,6 +11,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/dialects"
+	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
@@ -48,6 +49,10 @@ type HandlerOverview struct {
 	Paused     bool
 	// Registered means that a living worker lists the key.
 	Registered bool
+	// Workers counts the living workers that list the key.
+	Workers int
+	// StoredOnly means that statuses are open under it and no living worker lists it.
+	StoredOnly bool
 	// Obstacle is as in Handler.
 	Obstacle string
 	// Pending counts the pending statuses, including those that are due and those that wait in lanes.
@@ -61,7 +66,14 @@ type HandlerOverview struct {
 	// Waiting counts the statuses that wait for another one of their lane.
 	Waiting    Count
 	Processing Count
-	Poisoned   Count
+	// Orphaned counts the processing statuses of workers that do not live. They run again once a living worker has
+	// reclaimed them (contract 5.9).
+	Orphaned Count
+	Poisoned Count
+	// Parked counts the pending statuses whose lane has a poisoned status before them, and ParkedBy these poisoned ones.
+	// The lanes wait until an operator acts. Of more poisoned statuses than 1,000 only the first are read.
+	Parked   Count
+	ParkedBy Count
 	// Ended counts attempts of this process only, see Overview.EndedSince. No index has completed statuses by time,
 	// because it would make every completion slower. Add up the Overviews of all processes.
 	Ended Ended `json:",omitzero"`
@@ -101,16 +113,9 @@ func (o *Ops) Overview(ctx context.Context) (Overview, error) {
 	if out.Inbox, err = o.store.InboxName(ctx, o.pool(ctx)); err != nil {
 		return fail(err)
 	}
-	var missing []string
-	late := func(what string, err error) bool { // notes what is missing
-		is := caller.Err() == nil && (store.TimedOut(err) || store.IsBusy(err))
-		if is {
-			missing = append(missing, what)
-		}
-		return is
-	}
+	missing := missing{caller: caller}
 	counted, err := o.openStatuses(ctx, known, now)
-	if out.Handlers = counted; err != nil && !late("the open statuses", err) {
+	if out.Handlers = counted; err != nil && !missing.late("the open statuses", err) {
 		return fail(err)
 	}
 	if o.opts.Live != nil {
@@ -125,19 +130,85 @@ func (o *Ops) Overview(ctx context.Context) (Overview, error) {
 		what  string
 		count func(ctx context.Context, pool gorm.ConnPool, limit int64) (int64, error)
 	}{{&out.Rejected, "the rejected messages", o.store.CountRejected}, {&out.Gaps, "the gaps", o.store.CountGaps}} {
-		if *c.of, err = o.capped(ctx, lookLimit, c.count); err != nil && !late(c.what, err) {
+		if *c.of, err = o.capped(ctx, lookLimit, c.count); err != nil && !missing.late(c.what, err) {
 			return fail(err)
 		}
 		c.of.Unknown = err != nil
 	}
-	if len(missing) > 0 {
-		d, err := dialects.Of(o.db)
-		if err != nil {
-			return fail(err)
-		}
-		out.Incomplete = "the database did not count " + strings.Join(missing, ", ") + " in time: " + d.Waits
+	if out.Incomplete, err = missing.text(o.db); err != nil {
+		return fail(err)
 	}
 	return out, nil
+}
+
+// missing is what the database did not read in time.
+type missing struct {
+	caller context.Context
+	what   []string
+}
+
+// late reports whether an error means that the database was too slow, and notes what is missing because of it.
+func (m *missing) late(what string, err error) bool {
+	is := m.caller.Err() == nil && (store.TimedOut(err) || store.IsBusy(err))
+	if is {
+		m.what = append(m.what, what)
+	}
+	return is
+}
+
+// text says what is missing, and where to look for the cause; empty if nothing is.
+func (m *missing) text(db *gorm.DB) (string, error) {
+	if len(m.what) == 0 {
+		return "", nil
+	}
+	d, err := dialects.Of(db)
+	if err != nil {
+		return "", err
+	}
+	return "the database did not count " + strings.Join(m.what, ", ") + " in time: " + d.Waits, nil
+}
+
+// Notes are why work of the handler stands still, each in a few words; empty if it does not, or nothing is known.
+func (h HandlerOverview) Notes() (notes []string) {
+	if h.Obstacle != "" {
+		notes = append(notes, h.Obstacle)
+	}
+	if n := h.Orphaned; n.N == 1 && !n.Capped {
+		notes = append(notes, "1 claim of a dead worker")
+	} else if n.N > 0 {
+		notes = append(notes, n.String()+" claims of dead workers")
+	}
+	if h.Parked.N == 1 && !h.Parked.Capped {
+		notes = append(notes, "1 waits behind "+h.ParkedBy.String()+" poisoned")
+	} else if h.Parked.N > 0 {
+		notes = append(notes, h.Parked.String()+" wait behind "+h.ParkedBy.String()+" poisoned")
+	}
+	if h.Obstacle == "" && h.Processing.N == h.Orphaned.N && h.OldestDueAge >= idleFor {
+		notes = append(notes, "nothing runs, the oldest is due for "+health.InWords(h.OldestDueAge.Truncate(time.Second)))
+	}
+	return notes
+}
+
+// idleFor is how long a status is due before a handler without calls stands still: longer than the polling interval.
+const idleFor = time.Minute
+
+// Activity is what the handler does: "running", "due" or "idle"; "standing" if it has an Obstacle, or if nothing runs
+// and Notes say why; "unknown" if the database did not count in time.
+func (h HandlerOverview) Activity() string {
+	switch {
+	case h.Obstacle != "":
+		return "standing"
+	case h.Processing.Unknown:
+		return "unknown"
+	case h.Processing.N > h.Orphaned.N:
+		return "running"
+	case len(h.Notes()) > 0:
+		return "standing"
+	case h.Due.N > 0:
+		return "due"
+	default:
+		return "idle"
+	}
 }
 
 // openStatuses returns the overviews of all handlers. With an error the counts that it has not read are unknown, and
@@ -147,7 +218,7 @@ func (o *Ops) openStatuses(ctx context.Context, known declared, now time.Time) (
 	for some := range slices.Chunk(known.handlers(open), keysAtOnce) {
 		var of []HandlerOverview
 		if err == nil { // after a timeout the next statement would time out, too
-			of, err = o.overviewsOf(ctx, some, now)
+			of, err = o.overviewsOf(ctx, known, some, now)
 		}
 		if err != nil {
 			of = unknownOverviews(some)
@@ -163,7 +234,8 @@ func unknownOverviews(handlers []Handler) []HandlerOverview {
 		unknown := Count{Unknown: true}
 		all[i] = overviewOf(h, store.OpenCounts{}, time.Time{})
 		all[i].Pending, all[i].Due, all[i].Waiting = unknown, unknown, unknown
-		all[i].Processing, all[i].Poisoned = unknown, unknown
+		all[i].Processing, all[i].Orphaned, all[i].Poisoned = unknown, unknown, unknown
+		all[i].Parked, all[i].ParkedBy = unknown, unknown
 	}
 	return all
 }
@@ -175,12 +247,14 @@ const keysAtOnce = 10
 const soon = time.Minute
 
 // overviewsOf returns the overviews of some handlers.
-func (o *Ops) overviewsOf(ctx context.Context, handlers []Handler, now time.Time) ([]HandlerOverview, error) {
+func (o *Ops) overviewsOf(ctx context.Context, known declared, handlers []Handler, now time.Time) (
+	[]HandlerOverview, error,
+) {
 	keys := make([]string, len(handlers))
 	for i, h := range handlers {
 		keys[i] = h.HandlerKey
 	}
-	counts, err := o.store.CountOpen(ctx, o.largePool(ctx), keys, lookLimit+1, now, now.Add(soon))
+	counts, err := o.store.CountOpen(ctx, o.largePool(ctx), keys, lookLimit+1, now, now.Add(soon), known.living())
 	if err != nil {
 		return nil, err
 	}
@@ -192,22 +266,58 @@ func (o *Ops) overviewsOf(ctx context.Context, handlers []Handler, now time.Time
 	for i, h := range handlers {
 		c := of[h.HandlerKey]
 		all[i] = overviewOf(h, c, now)
-		if !c.InLanes {
-			continue
+		if c.Poisoned > 0 && (c.Waiting > 0 || c.InLanes) {
+			_, err = o.parked(ctx, known, &all[i])
 		}
-		if all[i], err = o.judgeLanes(ctx, all[i], c.Due, now); err != nil {
+		if err == nil && c.InLanes {
+			all[i], err = o.judgeLanes(ctx, all[i], c.Due, now)
+		}
+		if err != nil {
 			return nil, fmt.Errorf("handler %q: %w", h.HandlerKey, err)
 		}
 	}
 	return all, nil
 }
 
+// parked counts the statuses of a handler that wait for poisoned ones, and returns their lanes, the longest first.
+func (o *Ops) parked(ctx context.Context, known declared, out *HandlerOverview) ([]store.ParkedLane, error) {
+	lanes, err := o.store.ParkedLanes(ctx, o.largePool(ctx), out.HandlerKey, maxLaneChecks, lookLimit)
+	if err != nil || len(lanes) == 0 {
+		return nil, err
+	}
+	if skips, err := o.skipsPoisoned(ctx, known, out.HandlerKey); err != nil || skips {
+		return nil, err
+	}
+	out.ParkedBy.Capped = out.Poisoned.Capped || out.Poisoned.N > maxLaneChecks
+	out.Parked.Capped = out.ParkedBy.Capped
+	for _, l := range lanes {
+		out.Parked.N += l.Waiting
+		out.Parked.Capped = out.Parked.Capped || l.Capped
+		out.ParkedBy.N += l.Poisoned
+	}
+	return lanes, nil
+}
+
+// skipsPoisoned reports whether lanes of a handler key pass poisoned statuses, as this process or else a worker
+// declares.
+func (o *Ops) skipsPoisoned(ctx context.Context, known declared, handlerKey string) (bool, error) {
+	if o.opts.Live != nil {
+		if of, err := o.opts.Live.Subscription(handlerKey); !errors.Is(err, ErrNotFound) {
+			return err == nil && of.Handler.SkipsPoisoned(), err
+		}
+	}
+	settings, err := o.settings(ctx, known)
+	its, _ := settingsOf(settings, handlerKey)
+	return its != nil && its.SkipPoisoned, err
+}
+
 func overviewOf(h Handler, c store.OpenCounts, now time.Time) HandlerOverview {
 	counted := func(n int64) Count { return Count{N: min(n, lookLimit), Capped: n > lookLimit} }
-	out := HandlerOverview{HandlerKey: h.HandlerKey, Paused: h.Paused, Registered: h.Registered, Obstacle: h.Obstacle,
-		Waiting: counted(c.Waiting), Poisoned: counted(c.Poisoned), Processing: counted(c.Processing), Due: counted(c.Due)}
+	out := HandlerOverview{HandlerKey: h.HandlerKey, Paused: h.Paused, Registered: h.Registered, Workers: h.Workers,
+		StoredOnly: h.StoredOnly, Obstacle: h.Obstacle, Orphaned: counted(c.Orphaned), Waiting: counted(c.Waiting),
+		Poisoned: counted(c.Poisoned), Processing: counted(c.Processing), Due: counted(c.Due)}
 	if c.Looked > lookLimit {
-		out.Processing.Capped, out.Due.Capped = true, true
+		out.Processing.Capped, out.Orphaned.Capped, out.Due.Capped = true, c.Orphaned > 0, true
 	}
 	out.Pending = counted(c.Open)
 	out.Pending.N += out.Waiting.N - out.Processing.N

@@ -54,6 +54,10 @@ type HealthReason struct {
 	// MessageIDs name the messages whose calls do not return, the longest first, ten at most of each worker; nil except
 	// for long_running.
 	MessageIDs []string `json:"message_ids,omitempty"`
+	// Since is since when an open_circuit's breaker is open, and ProbeAt when it lets the next probe through, by the clock
+	// of the worker's machine. Both are zero for other codes, ProbeAt also while a probe is running.
+	Since   time.Time `json:"since,omitzero"`
+	ProbeAt time.Time `json:"probe_at,omitzero"`
 	// Detail is a text for people. A Redact hook gets it as an error.
 	Detail string `json:"detail"`
 	// Workers is how many living workers report it: 1 for a Worker's own, 0 in inbox.Health.
@@ -231,6 +235,17 @@ func (o processes) declared(ctx context.Context) (known declared, err error) {
 		return known, fmt.Errorf("list paused handlers: %w", err)
 	}
 	return known, nil
+}
+
+// living returns the IDs of the living workers.
+func (known declared) living() []string {
+	ids := []string{}
+	for _, w := range known.workers {
+		if w.Alive {
+			ids = append(ids, w.ID)
+		}
+	}
+	return ids
 }
 
 // handlers returns the handler keys that are known and those that have open statuses, sorted by key.

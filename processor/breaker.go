@@ -9,6 +9,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/attempt"
+	"github.com/gorm-inbox/inbox/internal/brief"
 	"github.com/gorm-inbox/inbox/internal/scheduler"
 )
 
@@ -19,9 +20,11 @@ type breaker struct {
 	// reported is called when an admitted call has reported its outcome.
 	reported func()
 
-	mu    sync.Mutex
-	until time.Time // when an open circuit lets a probe through
-	out   int       // calls that are admitted and have not reported yet
+	mu     sync.Mutex
+	since  time.Time // when the circuit was last closed and opened
+	until  time.Time // when an open circuit lets a probe through
+	failed error     // the last failure, bounded
+	out    int       // calls that are admitted and have not reported yet
 }
 
 // errNeutral reports to the circuit that an attempt says nothing about the handler.
@@ -34,10 +37,13 @@ func newBreaker(settings handler.Breaker, reported func()) *breaker {
 		Timeout:     settings.OpenFor,
 		ReadyToTrip: func(counts gobreaker.Counts) bool { return int(counts.ConsecutiveFailures) >= settings.Failures },
 		IsExcluded:  func(err error) bool { return errors.Is(err, errNeutral) },
-		OnStateChange: func(_ string, _, to gobreaker.State) {
+		OnStateChange: func(_ string, from, to gobreaker.State) {
 			if to == gobreaker.StateOpen {
 				b.mu.Lock()
 				defer b.mu.Unlock()
+				if from == gobreaker.StateClosed {
+					b.since = time.Now()
+				}
 				// The circuit leaves the open state a moment after its timeout.
 				b.until = time.Now().Add(settings.OpenFor + time.Millisecond)
 			}
@@ -76,6 +82,21 @@ func (b *breaker) opensUp() time.Time {
 	return b.until
 }
 
+// shut describes the circuit for Health if nothing may start now.
+func (b *breaker) shut(handlerKey string) (open OpenCircuit, yes bool) {
+	state := b.state()
+	if !state.Shut() {
+		return open, false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	open = OpenCircuit{HandlerKey: handlerKey, Since: b.since.UTC(), Err: b.failed}
+	if state == scheduler.Open {
+		open.ProbeAt = b.until.UTC()
+	}
+	return open, true
+}
+
 // admit asks the circuit for each call of the group, and returns the tasks that it refuses. A batch is one call.
 func (g *group) admit(b *breaker) (refused []*task) {
 	if b == nil {
@@ -107,6 +128,11 @@ func (b *breaker) allow() func(error) {
 	defer b.mu.Unlock()
 	b.out++
 	return func(err error) {
+		if err != nil && err != errNeutral {
+			b.mu.Lock()
+			b.failed = brief.Error(err) // before the circuit opens because of it
+			b.mu.Unlock()
+		}
 		report(err)
 		b.mu.Lock()
 		b.out--

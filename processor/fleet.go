@@ -329,5 +329,6 @@ func (p *Processor) row() store.Worker {
 	if err != nil {
 		host = "unknown"
 	}
-	return store.Worker{Host: host, PID: os.Getpid(), HandlerKeys: p.registry.Keys(), Namespaces: p.namespaces}
+	return store.Worker{Host: host, PID: os.Getpid(), HandlerKeys: p.registry.Keys(), Namespaces: p.namespaces,
+		Settings: p.settings}
 }

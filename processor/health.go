@@ -48,8 +48,8 @@ type Health struct {
 	Conditions map[string]error
 	// Stuck is the number of calls that ignore their cancelled context, by handler key.
 	Stuck map[string]int
-	// OpenCircuits are the keys of handlers whose circuit breaker is open or has a probe running.
-	OpenCircuits []string
+	// OpenCircuits are the circuit breakers that are open or have a probe running.
+	OpenCircuits []OpenCircuit
 	// ClockSkew is how far this worker's clock is ahead of the database's, if the difference is more than a minute;
 	// negative if it is behind. It is always 0 on SQLite.
 	ClockSkew time.Duration
@@ -60,6 +60,16 @@ type Health struct {
 	// neither see nor end.
 	BarredRoles  []string
 	DatabaseRole string
+}
+
+// OpenCircuit is a handler's circuit breaker that lets nothing start now.
+type OpenCircuit struct {
+	HandlerKey string
+	// Since is when it opened first: failed probes do not change it. ProbeAt is when it lets the next probe through, zero
+	// while one is running. Both are by this machine's clock.
+	Since, ProbeAt time.Time
+	// Err is the last failure of the handler. It may quote data.
+	Err error
 }
 
 // Health returns the processor's present state (contract 5.15).
@@ -85,8 +95,8 @@ func (p *Processor) Health() Health {
 		}
 	}
 	for registered := range p.registry.Handlers() {
-		if p.policies[registered].breaker.state().Shut() {
-			h.OpenCircuits = append(h.OpenCircuits, registered.Key())
+		if open, yes := p.policies[registered].breaker.shut(registered.Key()); yes {
+			h.OpenCircuits = append(h.OpenCircuits, open)
 		}
 	}
 	p.health.mu.Lock()

@@ -38,11 +38,13 @@ import (
 // Processor is one inbox's worker. It is safe for concurrent use.
 type Processor struct {
 	*shared
-	report  func() (health, consumers string) // Config.Report; never nil
-	reports attempt.Reports
-	runner  *runner
-	health  *health
-	fleet   *fleet
+	report func() (health, consumers string) // Config.Report; never nil
+	// settings is Config.Settings.
+	settings string
+	reports  attempt.Reports
+	runner   *runner
+	health   *health
+	fleet    *fleet
 
 	progress  atomic.Int64         // when an attempt last ended, by the injected clock, in nanoseconds; 0 if none has
 	loop      atomic.Pointer[loop] // the loop that runs locally dispatched statuses; nil while there is none
@@ -100,6 +102,8 @@ type Config struct {
 	// Report returns the reasons why the process is not healthy, and the state of its consumers, as
 	// JSON arrays. Each heartbeat stores both for operators (contract 11.1, 11.5). Nil stores none.
 	Report func() (health, consumers string)
+	// Settings is a JSON object that the worker's row shows operators; may be empty.
+	Settings string
 	// Instruments measure and trace; nil disables both.
 	Instruments *telemetry.Instruments
 	// Middleware runs around every call of every handler, outside the handler's own middleware.
@@ -126,9 +130,10 @@ func New(cfg Config) (*Processor, error) {
 		wakeup: newWakeup(), pausing: routine.NewLock()}
 	s.foreign = &foreign{shared: s}
 	s.paused.Store(&map[string]bool{})
-	p := &Processor{shared: s, report: cfg.Report, health: &health{}, lockFreed: routine.NewSignal(),
-		notifier: notifier{shared: s, keys: map[string]bool{}},
-		reports:  attempt.Reports{Counters: cfg.Counters, Instruments: cfg.Instruments, Hooks: cfg.Hooks, Log: cfg.Logger}}
+	p := &Processor{shared: s, report: cfg.Report, settings: cfg.Settings, health: &health{},
+		lockFreed: routine.NewSignal(),
+		notifier:  notifier{shared: s, keys: map[string]bool{}},
+		reports:   attempt.Reports{Counters: cfg.Counters, Instruments: cfg.Instruments, Hooks: cfg.Hooks, Log: cfg.Logger}}
 	s.lanes = &lanes{shared: s, notify: p.notify}
 	failing := func(name, meaning string) *condition.Condition {
 		c := condition.New(cfg.Logger, cfg.Clock, zap.ErrorLevel, name, meaning)

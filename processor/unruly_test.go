@@ -136,7 +136,11 @@ func TestOneCallOfABatchIsOneAttemptForItsCircuit(t *testing.T) {
 			inboxtest.Accept(t, ib, ids...)
 			require.Equal(t, 10, inboxtest.Process(t, ib).Picked)
 		}
-		require.Equal(t, []string{"h"}, ib.Health().Processor.OpenCircuits)
+		open := ib.Health().Processor.OpenCircuits
+		require.Len(t, open, 1)
+		require.Equal(t, "h", open[0].HandlerKey)
+		require.ErrorContains(t, open[0].Err, errBoom.Error())
+		require.WithinDuration(t, open[0].Since.Add(time.Hour), open[0].ProbeAt, time.Minute)
 	})
 }
 

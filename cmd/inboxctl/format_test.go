@@ -50,7 +50,7 @@ func TestJSONOutputIsInSnakeCaseAndMatchesYAML(t *testing.T) {
 		for _, args := range [][]string{
 			{"version"}, {"migrate", "print", "--dialect", "postgres"}, {"grants", "--reader", "r"}, {"migrate", "status"},
 			{"migrate", "up", "--inbox", "test"},
-			{"status"}, {"list"}, {"list", "--count"}, {"show", "1"}, {"failures"}, {"handlers"}, {"workers"}, {"locks"},
+			{"status"}, {"list"}, {"list", "--count"}, {"show", "1"}, {"failures"}, {"handlers"}, {"handler", failing}, {"workers"}, {"locks"},
 			{"gaps"}, {"audit"}, {"rejected", "list"}, {"rejected", "show", first}, {"rejected", "show", first, "--show-payload"},
 			{"retry", status("1")}, {"discard", status("2")}, {"retry", "--matching", "--message", "3", "--dry-run"},
 			{"retry", "--matching", "--message", "3", "--yes"},
@@ -62,7 +62,7 @@ func TestJSONOutputIsInSnakeCaseAndMatchesYAML(t *testing.T) {
 			var value any
 			out.json(&value)
 			requireSnakeCase(t, command, value)
-			if !changes(args) && args[0] != "pause" && args[0] != "resume" && args[0] != "audit" && args[0] != "status" &&
+			if !changes(args) && args[0] != "pause" && args[0] != "resume" && args[0] != "audit" && args[0] != "status" && args[0] != "handler" && args[0] != "handlers" &&
 				args[0] != "workers" && args[0] != "locks" && args[0] != "cleanup" && command != "migrate up --inbox test" {
 				yaml := r.done(append(args, "-o", "yaml")...).out
 				require.YAMLEq(t, out.out, yaml, command)

@@ -104,7 +104,7 @@ func TestGrantsSufficeForEachRole(t *testing.T) {
 		Topic: "orders", Timestamp: inboxtest.Noon,
 		Value: []byte("x"), Headers: "[]", Reason: "bad", RejectedAt: inboxtest.Noon}).Error)
 
-	for _, args := range [][]string{{"status"}, {"list"}, {"failures"}, {"handlers"}, {"workers"}, {"locks"}, {"gaps"},
+	for _, args := range [][]string{{"status"}, {"list"}, {"failures"}, {"handlers"}, {"handler", failing}, {"workers"}, {"locks"}, {"gaps"},
 		{"markers", "a"}, {"audit"}, {"migrate", "status"}} {
 		g.done(g.reader, args...)
 		g.done(g.operator, args...)

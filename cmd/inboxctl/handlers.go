@@ -16,27 +16,140 @@ import (
 
 func newHandlers(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use: "handlers", Short: "Handler keys, their workers, and which are paused",
+		Use: "handlers", Short: "Handler keys, their workers, and what they do",
 		Long: `Lists the handler keys that living workers have, that are paused, or that have
 pending or processing statuses. If no living worker has a key, its handler was
 renamed or removed, or its process is down, and its statuses wait.
 
-JSON: a list of ops.Handler.`,
+  running     a living worker is processing a status
+  due         statuses are due and not claimed yet
+  idle        nothing is due
+  standing    work waits, or would, for what the note says
+  unknown     the database did not count in time
+
+If a table is locked or slow, a "?" stands for what the database did not count in
+time. inboxctl then says where to look for the cause, and ends with code 5.
+
+JSON: a list of ops.HandlerOverview.`,
 		Example: `  inboxctl handlers`,
-		Args:    noArgs, RunE: view(a, (*ops.Ops).Handlers, writeHandlers),
+		Args:    noArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
+				v, err := o.Overview(ctx)
+				if err != nil {
+					return err
+				}
+				return a.printPartly(v.Handlers, v.Incomplete, func() { writeHandlers(a.out, v.Handlers) })
+			})
+		},
 	}
 }
 
-func writeHandlers(w io.Writer, handlers []ops.Handler) {
-	t := newTable("HANDLER", ">WORKERS", "PAUSED", "NOTE")
+func writeHandlers(w io.Writer, handlers []ops.HandlerOverview) {
+	t := newTable("HANDLER", ">WORKERS", "PAUSED", "STATE", ">PENDING", ">PROCESSING", ">POISONED", "NOTE")
 	for _, h := range handlers {
-		note := h.Obstacle
-		if h.StoredOnly {
-			note = "has open statuses, but no living worker lists it"
+		notes := h.Notes()
+		if h.StoredOnly && !h.Paused {
+			notes[0] = "has open statuses, but no living worker lists it"
 		}
-		t.add(h.HandlerKey, number(h.Workers), yesNo(h.Paused), note)
+		t.add(h.HandlerKey, number(h.Workers), yesNo(h.Paused), h.Activity(), count(h.Pending), count(h.Processing),
+			count(h.Poisoned), strings.Join(notes, "; "))
 	}
 	t.write(w)
+}
+
+func newHandler(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use: "handler HANDLER-KEY", Short: "One handler: its claims, lanes, last hours, failures, workers and settings",
+		Long: `Shows what is known of a handler key.
+
+  claims      claimed statuses, those claimed longest ago first. A claim of a dead
+              worker is no running call: another worker reclaims it
+  lanes       the longest lanes that wait behind poisoned statuses
+  last hours  the statuses of the latest messages, by the hour in which they ended.
+              The times are from acceptance to completion. It says of how many
+              messages it is: completed statuses have no index by time
+  failures    the largest groups, see "inboxctl failures"
+  workers     the living ones that list it, with health problems that concern it:
+              since when a circuit breaker is open, why, and its next probe
+  settings    those of the worker that started last
+
+If a table is locked or slow, what could be read is shown, with a "?" for what the
+database did not count in time, and inboxctl ends with code 5.
+
+JSON: ops.HandlerDetail.`,
+		Example: `  inboxctl handler orders.mail
+  inboxctl handler orders.mail --watch 5s`,
+		Args: oneArg("handler key"), RunE: func(cmd *cobra.Command, args []string) error {
+			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
+				h, err := o.Handler(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				return a.printPartly(h, h.Incomplete, func() { writeHandler(a.out, h) })
+			})
+		},
+	}
+}
+
+func writeHandler(w io.Writer, h ops.HandlerDetail) {
+	fact(w, "handler", h.HandlerKey)
+	fact(w, "state", h.Activity())
+	for _, note := range h.Notes() {
+		fact(w, "note", note)
+	}
+	fact(w, "pending", fmt.Sprintf("%s, of these %s due, %s wait in lanes", h.Pending, h.Due, h.Waiting))
+	if h.OldestDueAge > 0 {
+		fact(w, "oldest due", age(h.OldestDueAge))
+	}
+	fact(w, "processing", count(h.Processing))
+	fact(w, "poisoned", count(h.Poisoned))
+	if h.Settings != nil {
+		fact(w, "settings", h.Settings.String())
+	}
+	if h.SettingsDiffer {
+		fact(w, "", "other workers have other settings")
+	}
+	section := func(title string, t *table) {
+		if len(t.lines) > 1 {
+			fmt.Fprintf(w, "\n%s\n", title)
+			t.write(w)
+		}
+	}
+	claims := newTable("MESSAGE", ">ATTEMPT", ">CLAIMED", "WORKER", "HOST", ">PID", "NOTE")
+	for _, c := range h.Calls {
+		claims.add(c.Status.MessageID, number(c.Attempt), age(c.Age), c.Status.WorkerID, c.Host, number(c.PID), c.Note(h.At))
+	}
+	section(fmt.Sprintf("Claims, %d of %s:", len(h.Calls), h.Processing), claims)
+	lanes := newTable("FIRST POISONED", "NAMESPACE", ">POISONED", ">WAITING")
+	for _, l := range h.Lanes {
+		lanes.add(l.HeadMessageID, l.HeadNamespace, number(l.Poisoned), count(l.Waiting))
+	}
+	section("Lanes that wait behind poisoned statuses:", lanes)
+	hours := newTable("FROM", "TO", ">COMPLETED", ">PER MINUTE", ">POISONED", ">FAILED ATTEMPTS", ">MEDIAN", ">95 %", ">LONGEST")
+	for _, r := range h.Recent.Hours {
+		if r.Completed+r.Poisoned > 0 {
+			hours.add(r.From.UTC().Format(time.TimeOnly), r.To.UTC().Format(time.TimeOnly), number(r.Completed),
+				fmt.Sprintf("%.1f", r.PerMinute), number(r.Poisoned), number(r.Failed), took(r.Median), took(r.P95), took(r.Longest))
+		}
+	}
+	section("Last hours, "+h.Recent.String()+":", hours)
+	if len(h.Failures) > 0 {
+		fmt.Fprintln(w, "\nFailures:")
+		writeFailures(w, ops.Failures{Groups: h.Failures}, h.At, false)
+	}
+	if len(h.WorkersListing) > 0 {
+		fmt.Fprintln(w, "\nWorkers:")
+		writeWorkers(w, h.WorkersListing, h.At)
+		writeReasons(w, h.WorkersListing)
+	}
+}
+
+// took formats the time from acceptance to completion, which is mostly short.
+func took(d time.Duration) string {
+	if d < time.Minute {
+		return d.Round(time.Millisecond).String()
+	}
+	return age(d)
 }
 
 func newPause(a *app) *cobra.Command {

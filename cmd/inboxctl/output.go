@@ -202,15 +202,7 @@ func instant(t time.Time) string {
 	return t.UTC().Format(time.RFC3339Nano)
 }
 
-func count(c ops.Count) string {
-	if c.Unknown {
-		return "?"
-	}
-	if c.Capped {
-		return number(c.N) + "+"
-	}
-	return number(c.N)
-}
+func count(c ops.Count) string { return c.String() }
 
 func number[N ~int | ~int32 | ~int64](n N) string { return strconv.FormatInt(int64(n), 10) }
 

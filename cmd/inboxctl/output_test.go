@@ -53,7 +53,7 @@ func TestLostOutputFailsEveryCommand(t *testing.T) {
 			{"completion", "powershell"},
 			{"migrate", "print", "--dialect", "postgres"}, {"grants", "--reader", "r"}, {"migrate", "status"},
 			{"migrate", "up", "--inbox", "test"},
-			{"status"}, {"list"}, {"list", "--count"}, {"list", "--message", "none"}, {"show", "1"}, {"failures"}, {"handlers"},
+			{"status"}, {"list"}, {"list", "--count"}, {"list", "--message", "none"}, {"show", "1"}, {"failures"}, {"handlers"}, {"handler", failing},
 			{"consumers"}, {"progress"}, {"workers"}, {"locks"}, {"gaps"}, {"markers", "1"}, {"audit"},
 			{"rejected", "list"}, {"rejected", "show", first},
 			{"retry", status("1")}, {"discard", status("2")}, {"retry", "--matching", "--message", "3", "--yes"},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -26,8 +27,9 @@ func newStatus(a *app) *cobra.Command {
 
 Above the table are the health problems that living workers reported with their
 last heartbeats, such as a halted partition. A note says why a handler's statuses do
-not run: it is paused, no living worker lists it, its circuit breaker is open, or
-one of its calls does not return.
+not run: it is paused, no living worker lists it, its circuit breaker is open, one
+of its calls does not return, their worker is dead, or they wait behind poisoned
+ones in their lanes. "inboxctl handler" has the details.
 
 If a table is locked or slow, a "?" stands for what the database did not count in
 time. inboxctl then says where to look for the cause, and ends with code 5.
@@ -42,13 +44,18 @@ JSON: ops.Overview.`,
 				if err != nil {
 					return err
 				}
-				if err := a.print(v, func() { writeOverview(a.out, v) }); err != nil || v.Incomplete == "" {
-					return err
-				}
-				return &codedError{exitPartly, errors.New(v.Incomplete)}
+				return a.printPartly(v, v.Incomplete, func() { writeOverview(a.out, v) })
 			})
 		},
 	}
+}
+
+// printPartly prints a result. If it is incomplete, it returns that as an error with a code of its own.
+func (a *app) printPartly(v any, incomplete string, write func()) error {
+	if err := a.print(v, write); err != nil || incomplete == "" {
+		return err
+	}
+	return &codedError{exitPartly, errors.New(incomplete)}
 }
 
 func writeOverview(w io.Writer, v ops.Overview) {
@@ -74,7 +81,7 @@ func writeOverview(w io.Writer, v ops.Overview) {
 			oldest = age(h.OldestDueAge)
 		}
 		t.add(h.HandlerKey, count(h.Pending), count(h.Due), oldest, count(h.Waiting), count(h.Processing), count(h.Poisoned),
-			h.Obstacle)
+			strings.Join(h.Notes(), "; "))
 		poisoned = poisoned || h.Poisoned.N > 0
 	}
 	t.write(w)

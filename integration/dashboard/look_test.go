@@ -28,7 +28,7 @@ func addresses() map[string]string {
 		"messages-breaker": "messages?handler=" + mail, "messages-failing": "messages?state=failing&handler=" + invoice,
 		"failures": "failures", "rejected": "rejected",
 		"rejected-message": "rejected-message?id=0190c1a2-1111-7000-8000-000000005511",
-		"handlers":         "handlers", "consumers": "consumers", "workers": "workers", "gaps": "gaps", "markers": "markers?id=nobody",
+		"handlers":         "handlers", "handler": "handler?handler=" + mail, "handler-lanes": "handler?handler=" + ship, "consumers": "consumers", "workers": "workers", "gaps": "gaps", "markers": "markers?id=nobody",
 		"audit":   "audit",
 		"confirm": "bulk?action=retry&handler=" + mail, "confirm-discard": "bulk?action=discard&handler=" + mail,
 		"delete": "delete?id=order-2026-00003", "delete-rejected": "delete-rejected?id=0190c1a2-1111-7000-8000-000000005511",
@@ -83,11 +83,16 @@ func (w *world) breakdown() {
 		}
 	}
 	reasons, err := json.Marshal([]ops.HealthReason{{Code: "open_circuit", State: "degraded", HandlerKey: mail,
-		Detail: "its circuit breaker is open"}, {Code: "stuck_handler", State: "degraded", HandlerKey: ship,
+		Detail: "its circuit breaker is open since 2026-01-01T12:51:00Z, the next probe is at 2026-01-01T12:52:00Z; last failure: send mail: dial tcp 10.0.4.25:587: connect: connection refused",
+		Since:  w.clock.Now().Add(-time.Minute), ProbeAt: w.clock.Now().Add(20 * time.Second)}, {Code: "stuck_handler", State: "degraded", HandlerKey: ship,
 		Detail: "2 calls ignore their cancelled context"}, {Code: "no_progress", State: "degraded",
 		Detail: "work is due and no attempt has ended since 2026-01-01T12:00:00Z; 2 calls are running"}})
 	require.NoError(w.t, err)
 	require.NoError(w.t, w.db.Exec("UPDATE inbox_workers SET health = ? WHERE host LIKE 'shop-7c9d8-%'", string(reasons)).Error)
+	for i, worker := range []string{"0190c1a2-0000-7000-8000-000000000003", "0190c1a2-0000-7000-8000-000000000000"} {
+		require.NoError(w.t, w.db.Exec("UPDATE inbox_handler_statuses SET processing_started_at = ?, worker_id = ? WHERE message_id = ? AND handler_key = ?",
+			w.clock.Now().Add(-time.Duration(3-i)*time.Minute), worker, fmt.Sprintf("mail-down-%02d", 1+i), mail).Error)
+	}
 	w.beat()
 }
 

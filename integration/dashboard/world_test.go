@@ -200,6 +200,11 @@ func (w *world) furnish() {
 			CountedAt: current}}).Error)
 	keys, err := json.Marshal(map[string]string{mail: "shop", ship: "shop", invoice: "shop", search: "shop"})
 	require.NoError(w.t, err)
+	settings, err := json.Marshal(ops.WorkerSettings{WorkerTimeout: 30 * time.Second, SweepInterval: 5 * time.Second,
+		Handlers: []ops.HandlerSettings{{Keys: []string{mail}, Channel: "shop", Mode: "Inbox", Type: "order.placed", Kind: "plain",
+			Timeout: 30 * time.Second, MaxRetries: 5, Concurrency: 4, Retention: 72 * time.Hour, BatchSize: 1, TxGroup: 1,
+			BreakerFailures: 3, BreakerOpenFor: time.Minute}}})
+	require.NoError(w.t, err)
 	now := w.clock.Now()
 	past := now.Add(-26 * time.Hour)
 	for i, worker := range []models.Worker{
@@ -210,6 +215,7 @@ func (w *world) furnish() {
 		{Host: "shop-55bd1-0l9fa", PID: 1, StartedAt: now.Add(-90 * time.Hour), HeartbeatAt: now.Add(-2 * time.Minute)},
 	} {
 		worker.ID, worker.HandlerKeys = fmt.Sprintf("0190c1a2-0000-7000-8000-%012d", i), string(keys)
+		worker.Settings = string(settings)
 		require.NoError(w.t, w.db.Create(&worker).Error)
 	}
 	require.NoError(w.t, w.ops.Pause(w.t.Context(), "grace@example.org", search))

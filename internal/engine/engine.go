@@ -128,7 +128,8 @@ func New(cfg Config) (*Engine, error) {
 	e.processor, err = processor.New(processor.Config{Running: e.running, DB: cfg.DB, Store: e.store,
 		Registry: cfg.Registry, Options: cfg.Processor, MaxRetries: cfg.maxRetries(), Namespaces: cfg.sharedNamespaces(),
 		Clock: cfg.Clock, Logger: e.log, Counters: e.counters, Instruments: e.instruments, Hooks: cfg.Hooks,
-		Middleware: cfg.Middleware, Backoff: cfg.Backoff, Report: e.report, Redactor: cfg.Redactor})
+		Middleware: cfg.Middleware, Backoff: cfg.Backoff, Report: e.report, Settings: e.settings(),
+		Redactor: cfg.Redactor})
 	if err != nil {
 		return nil, err
 	}

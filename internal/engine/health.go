@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"slices"
@@ -55,7 +56,7 @@ func (e *Engine) Health() Health {
 		}
 		of := redact.Value{Channel: r.Channel, HandlerKey: r.HandlerKey} // errors may quote data and connection strings
 		h.Reasons[i] = ops.HealthReason{Code: r.Code, State: h.State, Channel: r.Channel, HandlerKey: r.HandlerKey,
-			MessageIDs: r.MessageIDs, Detail: shortened(e.cfg.Redactor.Error(of, r.Detail))}
+			MessageIDs: r.MessageIDs, Since: r.Since, ProbeAt: r.ProbeAt, Detail: shortened(e.cfg.Redactor.Error(of, r.Detail))}
 	}
 	return h
 }
@@ -65,8 +66,11 @@ func (e *Engine) facts(h *Health) *health.Facts {
 	p, c := h.Processor, h.Cleanup
 	f := &health.Facts{Now: e.cfg.Clock.Now(), Limits: e.cfg.Limits, Running: p.Running, Standby: standsBy(p),
 		WorkerID: p.WorkerID, Busy: p.Busy, ProgressAt: p.ProgressAt, Errors: p.Conditions, Stuck: maps.Clone(p.Stuck),
-		OpenCircuits: p.OpenCircuits, UnknownKeys: p.UnknownKeys, ClockAhead: p.ClockSkew, BarredRoles: p.BarredRoles,
+		UnknownKeys: p.UnknownKeys, ClockAhead: p.ClockSkew, BarredRoles: p.BarredRoles,
 		Role: p.DatabaseRole, Synchronous: map[string]health.Synchronous{}, CleanupErr: c.Err}
+	for _, open := range p.OpenCircuits {
+		f.OpenCircuits = append(f.OpenCircuits, health.OpenCircuit(open))
+	}
 	if c.Overdue {
 		f.CleanupHeld, f.CleanupHeldSince = c.Held, c.HeldSince
 	}
@@ -128,6 +132,33 @@ const (
 func (e *Engine) report() (reasons, consumers string) {
 	h := e.Health()
 	return jsonOf(h.Reasons[:min(len(h.Reasons), maxStoredReasons)]), jsonOf(e.storedConsumers(h.Consumers, h.failing))
+}
+
+// settings returns what the worker's row shows operators of this process's settings.
+func (e *Engine) settings() string {
+	p := e.cfg.Processor
+	all := ops.WorkerSettings{WorkerTimeout: p.WorkerTimeout, SweepInterval: p.SweepInterval}
+	for _, c := range e.cfg.Channels {
+		for _, key := range c.HandlerKeys {
+			s, known := e.cfg.Registry.Subscription(key)
+			if !known {
+				continue
+			}
+			h := s.Handler
+			maxRetries, own := h.MaxRetries()
+			if !own {
+				maxRetries = c.MaxRetries
+			}
+			breaker, _ := h.CircuitBreaker()
+			all.Handlers = append(all.Handlers, ops.HandlerSettings{Keys: h.Keys(), Channel: c.Name,
+				Mode: [...]string{Inbox: "Inbox", Inline: "Inline", Direct: "Direct"}[c.Mode], Type: s.Type,
+				Kind: h.Kind().String(), Timeout: e.timeoutOf(h), MaxRetries: maxRetries,
+				Concurrency: cmp.Or(h.Concurrency(), p.Concurrency), Retention: cmp.Or(h.Retention(), e.cfg.Cleanup.Retention),
+				Ordered: h.Ordered(), SkipPoisoned: h.SkipsPoisoned(), BatchSize: h.BatchSize(), TxGroup: h.TxGroup(),
+				BreakerFailures: breaker.Failures, BreakerOpenFor: breaker.OpenFor})
+		}
+	}
+	return jsonOf(all)
 }
 
 func shortened(detail string) string {

@@ -25,7 +25,7 @@ type Facts struct {
 	Stuck map[string]int
 	// Calls are the running calls in all delivery modes, the longest first.
 	Calls        []Call
-	OpenCircuits []string
+	OpenCircuits []OpenCircuit
 	UnknownKeys  []string
 	// ClockAhead is by how much this machine's clock is ahead of the database's, if that is too much.
 	ClockAhead time.Duration
@@ -62,6 +62,14 @@ type Call struct {
 	MessageIDs []string // at least one
 	Since      time.Time
 	Timeout    time.Duration // 0 if it has none
+}
+
+// OpenCircuit is a handler's circuit breaker that is open. It lets the next probe through at ProbeAt, zero while one is
+// running. Err is the last failure; it may quote data.
+type OpenCircuit struct {
+	HandlerKey     string
+	Since, ProbeAt time.Time
+	Err            error
 }
 
 // Channel is what a channel's consumer reports.
@@ -106,7 +114,7 @@ func (f FailingHandler) Text(now time.Time) string {
 	}
 	next := "running again"
 	if wait := f.Next.Sub(now).Round(time.Second); wait > 0 {
-		next = "next in " + inWords(wait)
+		next = "next in " + InWords(wait)
 	}
 	return fmt.Sprintf("failed %s with message %q, %s: %v", times, f.MessageID, next, f.Err)
 }
@@ -147,8 +155,8 @@ func (s *Sample) Fail(now time.Time, err error) {
 	s.Err, s.DueSince = err, time.Time{}
 }
 
-// inWords formats a duration without units that are zero at its end: "5m" and not "5m0s".
-func inWords(d time.Duration) string {
+// InWords formats a duration without units that are zero at its end: "5m" and not "5m0s".
+func InWords(d time.Duration) string {
 	text := d.String()
 	if minutes, exact := strings.CutSuffix(text, "m0s"); exact {
 		text = minutes + "m"

@@ -3,7 +3,10 @@
 // the workers' rows also inboxctl and the dashboard. Codes are as fixed as the name of a metric (contract 11.5).
 package health
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
 // The states of a process.
 const (
@@ -41,6 +44,9 @@ type Reason struct {
 	Channel, HandlerKey string
 	// MessageIDs name the messages whose calls do not return, the longest first.
 	MessageIDs []string
+	// Since is since when a circuit breaker is open, and ProbeAt when it lets the next probe through; zero for other
+	// reasons, ProbeAt also while a probe is running.
+	Since, ProbeAt time.Time
 	// Detail is a text for operators. It may quote errors, and is neither redacted nor bounded.
 	Detail string
 }

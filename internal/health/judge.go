@@ -120,8 +120,13 @@ func (f *Facts) stalledSince(c Channel) (since time.Time) {
 
 // openCircuits apply while a breaker is open, or has a probe running.
 func (f *Facts) openCircuits(because func(Reason)) {
-	for _, key := range f.OpenCircuits {
-		because(Reason{HandlerKey: key, Detail: "its circuit breaker is open"})
+	for _, c := range f.OpenCircuits {
+		next := "a probe is running"
+		if !c.ProbeAt.IsZero() {
+			next = "the next probe is at " + c.ProbeAt.Format(time.RFC3339)
+		}
+		because(Reason{HandlerKey: c.HandlerKey, Since: c.Since, ProbeAt: c.ProbeAt, Detail: fmt.Sprintf(
+			"its circuit breaker is open since %s, %s; last failure: %v", c.Since.Format(time.RFC3339), next, c.Err)})
 	}
 }
 
@@ -163,7 +168,7 @@ func (f *Facts) describe(calls []Call) string {
 	if more := len(longest.MessageIDs) - 1; more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
 	}
-	text += fmt.Sprintf(" has not returned for %s, since %s", inWords(f.Now.Sub(longest.Since).Round(time.Second)),
+	text += fmt.Sprintf(" has not returned for %s, since %s", InWords(f.Now.Sub(longest.Since).Round(time.Second)),
 		longest.Since.Format(time.RFC3339))
 	if f.WorkerID != "" {
 		text += ", in worker " + f.WorkerID
@@ -173,7 +178,7 @@ func (f *Facts) describe(calls []Call) string {
 	}
 	if longest.Timeout > 0 {
 		return text + fmt.Sprintf("; its timeout of %s is over: find where its goroutine waits, and have it obey its context",
-			inWords(longest.Timeout))
+			InWords(longest.Timeout))
 	}
 	return text + "; it has no timeout: find where its goroutine waits, and set HandlerTimeout or its own Timeout"
 }
@@ -220,7 +225,7 @@ func (f *Facts) oldestDue(because func(Reason)) {
 func (f *Facts) poisonRate(because func(Reason)) {
 	if f.Poisoned >= fewPoisoned && float64(f.Poisoned) > f.Limits.MaxPoisonRate*float64(f.Ended) {
 		because(Reason{Detail: fmt.Sprintf("%d of %d statuses that ended within %s are poisoned", f.Poisoned, f.Ended,
-			inWords(f.Limits.PoisonWindow))})
+			InWords(f.Limits.PoisonWindow))})
 	}
 }
 
@@ -248,7 +253,7 @@ func (f *Facts) clockSkew(because func(Reason)) {
 	}
 	if f.ClockAhead != 0 {
 		because(Reason{Detail: fmt.Sprintf("this machine's clock is %s %s the database's: times that it stores, such as when a message was received, are wrong; synchronize the clocks",
-			inWords(f.ClockAhead.Abs().Round(time.Second)), how)})
+			InWords(f.ClockAhead.Abs().Round(time.Second)), how)})
 	}
 }
 

@@ -121,8 +121,14 @@ func TestFactsAreJudged(t *testing.T) {
 			f.Synchronous = map[string]health.Synchronous{"c": {ExcusedUntil: noon, Paused: []string{"h"}}}
 		}, []string{`degraded consumer c []: boom; its partitions wait for paused handlers ["h"]`}},
 
-		{"open circuit", func(f *health.Facts) { f.OpenCircuits = []string{"h"} },
-			[]string{"degraded open_circuit h []: its circuit breaker is open"}},
+		{"open circuit", func(f *health.Facts) {
+			f.OpenCircuits = []health.OpenCircuit{{HandlerKey: "h", Since: noon, ProbeAt: noon.Add(time.Minute), Err: errBad}}
+		}, []string{
+			"degraded open_circuit h []: its circuit breaker is open since 2026-01-01T12:00:00Z, the next probe is at 2026-01-01T12:01:00Z; last failure: boom"}},
+		{"circuit with a probe", func(f *health.Facts) {
+			f.OpenCircuits = []health.OpenCircuit{{HandlerKey: "h", Since: noon, Err: errBad}}
+		}, []string{
+			"degraded open_circuit h []: its circuit breaker is open since 2026-01-01T12:00:00Z, a probe is running; last failure: boom"}},
 		{"stuck calls", func(f *health.Facts) { f.Stuck = map[string]int{"h": 3} },
 			[]string{"degraded stuck_handler h []: 3 calls ignore their cancelled context"}},
 
@@ -195,7 +201,7 @@ func TestReasonsAreRanked(t *testing.T) {
 	standing(f, 0)
 	f.Consumers = append(f.Consumers, health.Channel{Name: "d", Halts: 1})
 	f.Errors = map[string]error{"claiming": errBad}
-	f.OpenCircuits, f.UnknownKeys = []string{"h"}, []string{"old"}
+	f.OpenCircuits, f.UnknownKeys = []health.OpenCircuit{{HandlerKey: "h"}}, []string{"old"}
 	f.CleanupErr = errBad
 	f.Poisoned, f.Ended = 10, 10
 	reasons, _ := health.Judge(f)

@@ -68,8 +68,20 @@ type StatusLists interface {
 	// StatusesOf returns up to limit statuses of a message, with their attempts.
 	StatusesOf(ctx context.Context, pool gorm.ConnPool, messageNumber int64, limit int) ([]StatusRow, error)
 	// CountOpen counts the open statuses of handler keys, see OpenCounts: of each key up to limit of each kind. It
-	// reads the rows that are due by soon, which include the processing ones.
-	CountOpen(ctx context.Context, pool gorm.ConnPool, keys []string, limit int, now, soon time.Time) ([]OpenCounts, error)
+	// reads the rows that are due by soon, which include the processing ones. living are the IDs of the living workers.
+	CountOpen(ctx context.Context, pool gorm.ConnPool, keys []string, limit int, now, soon time.Time, living []string) (
+		[]OpenCounts, error)
+	// Claims returns a handler key's claimed statuses, those claimed longest ago first, up to limit of the depth statuses
+	// that are due first by soon.
+	Claims(ctx context.Context, pool gorm.ConnPool, handlerKey string, depth, limit int, soon time.Time) (
+		[]StatusRow, error)
+	// ParkedLanes returns the lanes of a handler key with statuses after poisoned ones, the longest first. These wait
+	// unless the handler skips poisoned ones. It reads up to poisoned poisoned statuses, and divides waiting among their
+	// lanes.
+	ParkedLanes(ctx context.Context, pool gorm.ConnPool, handlerKey string, poisoned, waiting int64) (
+		[]ParkedLane, error)
+	// RecentStatuses reads a handler key's statuses of the latest messages.
+	RecentStatuses(ctx context.Context, pool gorm.ConnPool, scan RecentScan) (Recent, error)
 	// CountPoisoned counts up to limit poisoned statuses of a handler key.
 	CountPoisoned(ctx context.Context, pool gorm.ConnPool, handlerKey string, limit int64) (int64, error)
 	// FailureGroups returns up to perKey groups of each handler key after one of its groups.
@@ -171,8 +183,30 @@ type OpenCounts struct {
 	Open, Waiting, Poisoned int64 // Open without the other two
 	// Looked, Processing and Due are of the rows that were read, in the order in which they are due.
 	Looked, Processing, Due int64
+	Orphaned                int64 // Processing by workers that do not live
 	OldestDue               time.Time
 	InLanes                 bool // whether any of those due is in a lane
+}
+
+// ParkedLane is a lane with statuses after a poisoned one. Capped means that Waiting may be more.
+type ParkedLane struct {
+	Lane
+	Poisoned, Waiting int64
+	Capped            bool
+}
+
+// RecentScan reads up to Depth messages that were received between From and To, the latest first.
+type RecentScan struct {
+	HandlerKey string
+	From, To   time.Time
+	Depth      int
+}
+
+// Recent has a handler key's statuses of the messages that a RecentScan has read.
+type Recent struct {
+	Messages int
+	Earliest time.Time // when the earliest of the messages was received
+	Statuses []models.HandlerStatus
 }
 
 // FailureGroup names a failure group, and the ID before which its statuses are counted.
@@ -426,6 +460,8 @@ type AddedStatus struct {
 type ConsumerViews interface {
 	// StoredConsumers returns the consumers that up to limit workers have stored, as JSON, by worker ID.
 	StoredConsumers(ctx context.Context, pool gorm.ConnPool, limit int) ([]WorkerConsumers, error)
+	// StoredSettings returns the settings that up to limit workers have stored, the latest started first.
+	StoredSettings(ctx context.Context, pool gorm.ConnPool, limit int) ([]WorkerSettings, error)
 	// AllPartitionRequests returns up to limit requests that were made after since.
 	AllPartitionRequests(ctx context.Context, pool gorm.ConnPool, since time.Time, limit int) (
 		[]models.PartitionRequest, error)
@@ -440,6 +476,9 @@ type ConsumerViews interface {
 	// AllLeases returns up to limit leases, sorted by name, and for how long each is still held.
 	AllLeases(ctx context.Context, pool gorm.ConnPool, now time.Time, limit int) ([]HeldLease, error)
 }
+
+// WorkerSettings are the settings that a worker has stored, as JSON.
+type WorkerSettings struct{ WorkerID, Settings string }
 
 // WorkerConsumers are the consumers that a worker has stored, as JSON.
 type WorkerConsumers struct{ WorkerID, Consumers string }

@@ -17,6 +17,8 @@ type Worker struct {
 	Health string
 	// Consumers is a JSON array of the state of the process's consumers. Workers does not return it.
 	Consumers string
+	// Settings is a JSON object, or empty. Only the first heartbeat of an ID stores it. Workers does not return it.
+	Settings string
 }
 
 // DrainKept is the minimum time for which a drain's row counts: long enough for a program that drains once a week.

@@ -26,8 +26,8 @@ WHERE lock_row('` + claims + `', id, 1, ` + free
 	markReleasedSQL = `UPDATE {workers} SET released_at = clock(0) WHERE id = ?1 AND released_at IS NULL`
 
 	heartbeatSQL = `
-INSERT INTO {workers} (id, host, pid, handler_keys, health, consumers, database_role, started_at, heartbeat_at)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, '', clock(0), clock(0))
+INSERT INTO {workers} (id, host, pid, handler_keys, health, consumers, settings, database_role, started_at, heartbeat_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, '', clock(0), clock(0))
 ON CONFLICT (id) DO UPDATE SET host = excluded.host, pid = excluded.pid, handler_keys = excluded.handler_keys, health = excluded.health,
 	consumers = excluded.consumers, heartbeat_at = excluded.heartbeat_at
 WHERE released_at IS NULL`
@@ -97,7 +97,7 @@ func (s *Store) EvictHolders(ctx context.Context, refs []store.Ref, workerIDs []
 // Heartbeat goes by the database's clock.
 func (s *Store) Heartbeat(ctx context.Context, w store.Worker, _ time.Time) error {
 	written, err := store.Exec(ctx, s.Pool(ctx), s.Text(heartbeatSQL), w.ID, w.Host, w.PID, base.HandlerKeysJSON(w),
-		base.HealthJSON(w), base.ConsumersJSON(w))
+		base.HealthJSON(w), base.ConsumersJSON(w), w.Settings)
 	if err == nil && written == 0 {
 		err = store.ErrWorkerReleased
 	}

@@ -23,6 +23,17 @@ func (q Queries) StoredConsumers(ctx context.Context, pool gorm.ConnPool, limit 
 	}, limit)
 }
 
+// storedSettings reads a whole table, which has one row per process.
+const storedSettings = `
+SELECT CAST(id AS text), settings FROM {workers} WHERE stopped_at IS NULL AND released_at IS NULL AND settings <> ''
+ORDER BY started_at DESC, id LIMIT $1`
+
+func (q Queries) StoredSettings(ctx context.Context, pool gorm.ConnPool, limit int) ([]store.WorkerSettings, error) {
+	return query(ctx, q, pool, storedSettings, func(rows *sql.Rows, w *store.WorkerSettings) error {
+		return rows.Scan(&w.WorkerID, &w.Settings)
+	}, limit)
+}
+
 // pendingRequests reads a whole table, which has few rows.
 const pendingRequests = `
 SELECT channel, topic, "partition", CAST(id AS text), record_offset, decision, actor, requested_at FROM {requests}

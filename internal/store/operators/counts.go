@@ -9,18 +9,20 @@ import (
 
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/store/base"
+	"github.com/gorm-inbox/inbox/models"
 )
 
 // countOpen counts the open statuses of handler keys, up to $3 of each kind and key. It reads rows only of those that
 // are due by $2, oldest due first; these include the processing ones, which were due before. Everything else is counted
 // in the indexes on due, waiting and poisoned rows. PostgreSQL reads no rows for an index with an expression only if
 // the statement names just its columns: so the due index is walked in the order of the key, as a range of one key
-// because a constant has no order.
+// because a constant has no order. $5 are the living workers: no claim without a worker is an orphan.
 const countOpen = `
 WITH keys AS (SELECT value AS handler_key FROM {list}),
 due AS MATERIALIZED (
 	SELECT s.handler_key, count(*) AS looked,
 		sum(CASE WHEN s.processing_started_at IS NOT NULL THEN 1 ELSE 0 END) AS processing,
+		sum(CASE WHEN s.processing_started_at IS NOT NULL AND s.worker_id IS NOT NULL AND CAST(s.worker_id AS text) NOT IN {fifth list} THEN 1 ELSE 0 END) AS orphaned,
 		sum(CASE WHEN s.processing_started_at IS NULL AND ` + Due + ` <= $4 THEN 1 ELSE 0 END) AS due,
 		min(CASE WHEN s.processing_started_at IS NULL AND ` + Due + ` <= $4 THEN ` + Due + ` END) AS oldest,
 		max(CASE WHEN s.processing_started_at IS NULL AND ` + Due + ` <= $4 AND s.lane_key IS NOT NULL THEN 1 ELSE 0 END) AS lanes
@@ -38,19 +40,95 @@ SELECT k.handler_key,
 	(SELECT count(*) FROM (
 		SELECT id FROM {statuses} WHERE handler_key = k.handler_key AND is_poisoned AND completed_at IS NULL ORDER BY id LIMIT $3
 	) p),
-	COALESCE(d.looked, 0), COALESCE(d.processing, 0), COALESCE(d.due, 0), d.oldest, COALESCE(d.lanes, 0)
+	COALESCE(d.looked, 0), COALESCE(d.processing, 0), COALESCE(d.orphaned, 0), COALESCE(d.due, 0), d.oldest, COALESCE(d.lanes, 0)
 FROM keys k LEFT JOIN due d ON d.handler_key = k.handler_key`
 
-func (q Queries) CountOpen(ctx context.Context, pool gorm.ConnPool, keys []string, limit int, now, soon time.Time) (
-	[]store.OpenCounts, error,
-) {
+func (q Queries) CountOpen(ctx context.Context, pool gorm.ConnPool, keys []string, limit int, now, soon time.Time,
+	living []string) ([]store.OpenCounts, error) {
 	return query(ctx, q, pool, countOpen, func(rows *sql.Rows, c *store.OpenCounts) error {
 		var oldest store.Stamp
 		var lanes int
-		err := rows.Scan(&c.HandlerKey, &c.Open, &c.Waiting, &c.Poisoned, &c.Looked, &c.Processing, &c.Due, &oldest, &lanes)
+		err := rows.Scan(&c.HandlerKey, &c.Open, &c.Waiting, &c.Poisoned, &c.Looked, &c.Processing, &c.Orphaned, &c.Due,
+			&oldest, &lanes)
 		c.OldestDue, c.InLanes = oldest.Time, lanes > 0
 		return err
-	}, base.JSONList(keys), q.form.Time(soon), limit, q.form.Time(now))
+	}, base.JSONList(keys), q.form.Time(soon), limit, q.form.Time(now), base.JSONList(living))
+}
+
+// listClaims uses the due index: claimed statuses were due. It reads $3 rows, so that a backlog costs nothing more.
+const listClaims = `
+SELECT ` + rowColumns + ` FROM (
+	SELECT * FROM (
+		SELECT * FROM {statuses} WHERE handler_key = $1 AND ` + isOpen + ` AND ` + Due + ` <= $2 ORDER BY ` + Due + `, id LIMIT $3
+	) d
+	WHERE processing_started_at IS NOT NULL ORDER BY processing_started_at, id LIMIT $4
+) s ORDER BY s.processing_started_at, s.id`
+
+func (q Queries) Claims(ctx context.Context, pool gorm.ConnPool, handlerKey string, depth, limit int, soon time.Time) (
+	[]store.StatusRow, error,
+) {
+	return query(ctx, q, pool, listClaims, scanStatus, handlerKey, q.form.Time(soon), depth, limit)
+}
+
+// listParked uses the index on poisoned rows, and for each of their lanes the index on lanes. The lanes share the $3
+// rows that it counts. It is MATERIALIZED because a planner repeats the count otherwise.
+const listParked = `
+WITH lanes AS MATERIALIZED (
+	SELECT lane_handler, lane_key, count(*) AS poisoned, min(sequence) AS first FROM (
+		SELECT lane_handler, lane_key, sequence FROM {statuses}
+		WHERE handler_key = $1 AND is_poisoned AND completed_at IS NULL ORDER BY id LIMIT $2
+	) p WHERE lane_key IS NOT NULL GROUP BY lane_handler, lane_key
+),
+counted AS MATERIALIZED (
+	SELECT l.lane_handler, l.lane_key, l.poisoned, (
+		SELECT count(*) FROM (
+			SELECT s.sequence FROM {statuses} s
+			WHERE s.lane_handler = l.lane_handler AND s.lane_key = l.lane_key AND s.is_poisoned = false AND s.completed_at IS NULL
+				AND s.sequence > l.first
+			ORDER BY s.sequence, s.id LIMIT (SELECT $3 / count(*) FROM lanes)
+		) w
+	) AS waiting FROM lanes l
+)
+SELECT lane_handler, lane_key, poisoned, waiting, waiting >= (SELECT $3 / count(*) FROM lanes) FROM counted
+WHERE waiting > 0 ORDER BY waiting DESC, lane_handler, lane_key`
+
+func (q Queries) ParkedLanes(ctx context.Context, pool gorm.ConnPool, handlerKey string, poisoned, waiting int64) (
+	[]store.ParkedLane, error,
+) {
+	return query(ctx, q, pool, listParked, func(rows *sql.Rows, l *store.ParkedLane) error {
+		return rows.Scan(&l.Handler, &l.Key, &l.Poisoned, &l.Waiting, &l.Capped)
+	}, handlerKey, poisoned, waiting)
+}
+
+// recentStatuses uses messages_received_at for the latest $4 messages, and for each the statuses' primary key.
+// Completed statuses have no index by time.
+const recentStatuses = `
+WITH chosen AS MATERIALIZED (
+	SELECT number, received_at FROM {messages} WHERE received_at >= $2 AND received_at <= $3
+	ORDER BY received_at DESC, number DESC LIMIT $4
+)
+SELECT 0 AS messages, s.created_at, s.completed_at, s.outcome, s.is_poisoned, s.poisoned_at, s.error_count
+FROM chosen c {each} FROM {statuses} WHERE message_number = c.number AND handler_key = $1 LIMIT 1 {/each}
+UNION ALL
+SELECT count(*), min(received_at), NULL, '', false, NULL, 0 FROM chosen`
+
+func (q Queries) RecentStatuses(ctx context.Context, pool gorm.ConnPool, scan store.RecentScan) (
+	out store.Recent, err error,
+) {
+	_, err = query(ctx, q, pool, recentStatuses, func(rows *sql.Rows, _ *struct{}) error {
+		var s models.HandlerStatus
+		var messages int
+		var created, completed, poisoned store.Stamp
+		err := rows.Scan(&messages, &created, &completed, &s.Outcome, &s.IsPoisoned, &poisoned, &s.ErrorCount)
+		s.CreatedAt, s.CompletedAt, s.PoisonedAt = created.Time, completed.Pointer(), poisoned.Pointer()
+		if messages > 0 {
+			out.Messages, out.Earliest = messages, created.Time
+		} else if !created.IsZero() { // else no message was read
+			out.Statuses = append(out.Statuses, s)
+		}
+		return err
+	}, scan.HandlerKey, q.form.Time(scan.From), q.form.Time(scan.To), scan.Depth)
+	return out, err
 }
 
 // These use the index on poisoned rows, the index on rejected_at, and the gaps' primary key.

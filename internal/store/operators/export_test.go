@@ -32,8 +32,9 @@ type Planned struct {
 
 // WithoutJIT are the statements that package ops runs without compiling them.
 var WithoutJIT = []string{"countGroups", "countInDue", "countInGroup", "countInPoisoned", "countInWaiting", "countOpen",
-	"failureGroups", "listAudit", "listDue", "listEarliestRejected", "listGroup", "listOfMessage", "listPoisoned",
-	"listReceived", "listRejected", "listUnhandled", "listWaiting", "walkGaps"}
+	"failureGroups", "listAudit", "listClaims", "listDue", "listEarliestRejected", "listGroup", "listOfMessage", "listParked", "listPoisoned",
+	"listReceived", "listRejected", "listUnhandled", "listWaiting",
+	"recentStatuses", "walkGaps"}
 
 // PlansOf returns all statements of the package, with the arguments of a search deep in the list.
 func PlansOf(q Queries) []Planned {
@@ -93,7 +94,8 @@ func PlansOf(q Queries) []Planned {
 		Keys: []string{"new", "newer"}, To: Million, Limit: 1000, Type: "order.placed", ReadsProperties: 2500}))
 	cuts := cutArguments(store.PreviewCuts{ContentWhole: 10, ContentHead: 10, KeyWhole: 10, KeyHead: 10,
 		Properties: 1 << 20})
-	openOf := []any{`["hot","lanes"]`, now, look + 1, now}
+	openOf := []any{`["hot","lanes"]`, now, look + 1, now, fmt.Sprintf(`["%s"]`, id(1))}
+	recent := []any{"hot", q.form.Time(time.Time{}), now, look}
 	added := fmt.Sprintf(`[[7,"m7","%s",null,null],[1000001,"m1000001","%s",-8,9]]`, id(2000001), id(2000002))
 	return []Planned{
 		{"listUnhandled", listUnhandled, unhandled, "inbox_messages_received_at", 1000 * 6,
@@ -164,6 +166,15 @@ func PlansOf(q Queries) []Planned {
 			"INDEX " + due + " (handler_key>? AND handler_key<?)"},
 		{"countOpen", countOpen, openOf, "Index Only Scan " + statuses + " " + poisoned, 4 * (look + 51), "INDEX " + poisoned + " (handler_key=?)"},
 		{"countOpen", countOpen, openOf, "Index Only Scan " + statuses + " " + waiting, 4 * (look + 51), "INDEX " + waiting + " (handler_key=?)"},
+		{"listClaims", listClaims, []any{"hot", now, look, 100}, due, 3*look + 500, "INDEX " + due + " (handler_key=? AND <expr><?)"},
+		{"listParked", listParked, []any{"lanes", 1000, look}, poisoned, 2*look + 2000, "INDEX " + poisoned + " (handler_key=?)"},
+		{"listParked", listParked, []any{"lanes", 1000, look}, lane, 2*look + 2000,
+			"INDEX " + lane + " (lane_handler=? AND lane_key=? AND is_poisoned=? AND sequence>?)"},
+		{"recentStatuses", recentStatuses, recent, "inbox_messages_received_at", 6 * look,
+			"INDEX inbox_messages_received_at (received_at>? AND received_at<?)"},
+		{"recentStatuses", recentStatuses, recent, ofMessage, 6 * look, auto + statuses +
+			"_1 (message_number=? AND handler_key=?)"},
+		{"storedSettings", storedSettings, []any{500}, "", 10, ""},
 		{"countPoisoned", countPoisoned, []any{look + 1, "hot"}, poisoned, look + 1, "INDEX " + poisoned +
 			" (handler_key=?)"},
 		{"countRejected", countRejected, []any{look + 1}, "inbox_rejected_messages_rejected_at", look + 1,

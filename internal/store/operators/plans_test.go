@@ -173,3 +173,66 @@ func TestSQLitePlans(t *testing.T) {
 		})
 	}
 }
+
+// TestPostgresPlansOfOneHandler proves that what operators see of one handler reads little whatever the planner knows:
+// with the statistics of a quiet time, and of a handler that has few statuses among many.
+func TestPostgresPlansOfOneHandler(t *testing.T) {
+	t.Parallel()
+	dsn := testenv.PostgresDSN(t)
+	db := testenv.OpenPostgres(t, dsn)
+	literal := testenv.Open(t, postgresdriver.New(postgresdriver.Config{DSN: dsn, PreferSimpleProtocol: true}),
+		gorm.Config{})
+	require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, "test"))
+	pg, err := postgres.New(db, models.Naming{}, store.Options{})
+	require.NoError(t, err)
+	execute := func(statements ...string) {
+		for _, s := range statements {
+			require.NoError(t, db.Exec(s).Error)
+		}
+	}
+	execute(`ALTER TABLE inbox_handler_statuses SET (autovacuum_enabled = false)`,
+		`ALTER TABLE inbox_messages SET (autovacuum_enabled = false)`)
+	load := func(from, to int) {
+		execute(fmt.Sprintf(`INSERT INTO inbox_messages SELECT 'm' || n, '', n, 'kafka', 'order.placed', '/shop', '\x00', 'application/json', '{}', NULL,
+			'2026-01-01 12:00:00+00'::timestamptz + n * interval '80 milliseconds' FROM generate_series(%d, %d) n`, from, to),
+			// One of 100 is of "rare", the others of "hot". 25,000 are due, and 25,000 are in 5,000 lanes with a poisoned head.
+			fmt.Sprintf(`INSERT INTO inbox_handler_statuses (id, message_number, message_id, handler_key, created_at, completed_at, outcome,
+				processing_started_at, worker_id, is_poisoned, lane_handler, lane_key, is_waiting)
+			SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, n, 'm' || n,
+				CASE WHEN n > 125000 THEN 'lanes' WHEN n %% 100 = 0 THEN 'rare' ELSE 'hot' END, at, CASE WHEN n <= 100000 THEN at END,
+				CASE WHEN n <= 100000 THEN 'processed' ELSE '' END, CASE WHEN n BETWEEN 100001 AND 100100 THEN at END,
+				CASE WHEN n BETWEEN 100001 AND 100100 THEN '00000000-0000-7000-8000-000000000001'::uuid END, n > 145000,
+				CASE WHEN n > 125000 THEN %d END, CASE WHEN n > 125000 THEN n %% 5000 END, n BETWEEN 125001 AND 145000
+			FROM generate_series(%d, %d) n, LATERAL (SELECT '2026-01-01 12:00:00+00'::timestamptz + n * interval '80 milliseconds' AS at) a`,
+				store.LaneHandler("lanes"), from, to))
+	}
+	load(1, 1000)
+	execute(`ANALYZE inbox_messages`, `ANALYZE inbox_handler_statuses`)
+	load(1001, 150_000)
+	execute(`UPDATE inbox_handler_statuses SET sequence = -sequence WHERE is_poisoned`) // they are the heads
+	plans := slices.DeleteFunc(operators.PlansOf(pg.Queries), func(p operators.Planned) bool {
+		return !slices.Contains([]string{"countOpen", "listClaims", "listParked", "recentStatuses"}, p.Name)
+	})
+	look := func(t *testing.T) {
+		for _, each := range plans {
+			for _, key := range []string{"hot", "rare", "lanes"} {
+				args := slices.Clone(each.Args)
+				if args[0] = any(key); each.Name == "countOpen" {
+					args[0] = fmt.Sprintf(`["%s"]`, key)
+				}
+				for _, mode := range []string{"force_custom_plan", "force_generic_plan"} {
+					explained := explain(t, literal, pg.Queries, mode, each.Statement, args...)
+					scans := strings.Join(explained.Scans(), "\n")
+					require.NotContains(t, scans, "Seq Scan inbox_", "%s of %s by %s", each.Name, key, mode)
+					require.LessOrEqual(t, explained.RowsRead(), max(each.Max, 45_000), "%s of %s by %s:\n%s", each.Name, key, mode, scans)
+				}
+			}
+		}
+	}
+	t.Run("with statistics of a quiet time", look)
+	execute(`ANALYZE inbox_messages`, `ANALYZE inbox_handler_statuses`)
+	t.Run("with skew", look)
+	lanes, err := pg.Queries.ParkedLanes(t.Context(), db.Statement.ConnPool, "lanes", 1000, 10_000)
+	require.NoError(t, err)
+	require.Len(t, lanes, 1000)
+}

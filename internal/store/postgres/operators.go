@@ -22,7 +22,9 @@ var operatorsForm = operators.Form{
 		"refs": `(SELECT (value->>0)::uuid AS id, (value->>1)::bigint AS version FROM json_array_elements($1::text::json))`,
 		// The first parameter, a list of texts or of lists: a row of each, its value.
 		"list": `json_array_elements_text($1::text::json) AS e(value)`,
-		"0":    `(value::json->>0)`, "1": `(value::json->>1)`, "2 as ID": `(value::json->>2)::uuid`,
+		// The fifth parameter, a list of texts.
+		"fifth list": `(SELECT value FROM json_array_elements_text($5::text::json) AS k(value))`,
+		"0":          `(value::json->>0)`, "1": `(value::json->>1)`, "2 as ID": `(value::json->>2)::uuid`,
 		"3": `(value::json->>3)`, "4": `(value::json->>4)`,
 		"as ID": `::uuid`,
 		// The two enclose a query that runs for each row before it, and whose rows are called s.

@@ -13,8 +13,8 @@ import (
 // current time, while now() would be the start of the transaction.
 const (
 	heartbeatSQL = `
-INSERT INTO {workers} AS w (id, host, pid, handler_keys, health, consumers, database_role, started_at, heartbeat_at)
-VALUES ($1::text::uuid, $2, $3::integer, $4, $5, $6, session_user, clock_timestamp(), clock_timestamp())
+INSERT INTO {workers} AS w (id, host, pid, handler_keys, health, consumers, settings, database_role, started_at, heartbeat_at)
+VALUES ($1::text::uuid, $2, $3::integer, $4, $5, $6, $7, session_user, clock_timestamp(), clock_timestamp())
 ON CONFLICT (id) DO UPDATE SET host = EXCLUDED.host, pid = EXCLUDED.pid, handler_keys = EXCLUDED.handler_keys, health = EXCLUDED.health,
 	consumers = EXCLUDED.consumers, database_role = EXCLUDED.database_role, heartbeat_at = clock_timestamp()
 WHERE w.released_at IS NULL`
@@ -76,7 +76,7 @@ const claimsLockSQL = `hashtextextended(id::text, 0)`
 
 func (p *Store) Heartbeat(ctx context.Context, w store.Worker, _ time.Time) error {
 	written, err := store.Exec(ctx, p.Pool(ctx), p.Text(heartbeatSQL), w.ID, w.Host, w.PID, base.HandlerKeysJSON(w),
-		base.HealthJSON(w), base.ConsumersJSON(w))
+		base.HealthJSON(w), base.ConsumersJSON(w), w.Settings)
 	if err == nil && written == 0 {
 		err = store.ErrWorkerReleased
 	}

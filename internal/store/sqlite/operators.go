@@ -18,6 +18,7 @@ var OperatorsForm = operators.Form{
 		"= any text": `IN (SELECT value FROM json_each(?3))`,
 		"refs":       `(SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS version FROM json_each(?1))`,
 		"list":       `json_each(?1) AS e`,
+		"fifth list": `(SELECT value FROM json_each(?5))`,
 		"0":          `json_extract(value, '$[0]')`, "1": `json_extract(value, '$[1]')`, "2 as ID": `json_extract(value, '$[2]')`,
 		"3": `json_extract(value, '$[3]')`, "4": `json_extract(value, '$[4]')`,
 		"as ID": ``,

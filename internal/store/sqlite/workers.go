@@ -13,8 +13,8 @@ import (
 // caller's clock.
 const (
 	heartbeatSQL = `
-INSERT INTO {workers} (id, host, pid, handler_keys, health, consumers, database_role, started_at, heartbeat_at)
-VALUES (?1, ?2, ?3, ?4, ?5, ?7, '', ?6, ?6)
+INSERT INTO {workers} (id, host, pid, handler_keys, health, consumers, settings, database_role, started_at, heartbeat_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?7, ?8, '', ?6, ?6)
 ON CONFLICT (id) DO UPDATE SET host = excluded.host, pid = excluded.pid, handler_keys = excluded.handler_keys, health = excluded.health,
 	consumers = excluded.consumers, heartbeat_at = excluded.heartbeat_at
 WHERE released_at IS NULL
@@ -42,7 +42,7 @@ DELETE FROM {workers} WHERE id IN (SELECT value FROM json_each(?1)) AND (stopped
 
 func (s *Store) Heartbeat(ctx context.Context, w store.Worker, now time.Time) error {
 	written, err := store.Query(ctx, s.Pool(ctx), s.Text(heartbeatSQL), store.Value[string], w.ID, w.Host, w.PID,
-		base.HandlerKeysJSON(w), base.HealthJSON(w), store.SQLiteTime(now), base.ConsumersJSON(w))
+		base.HandlerKeysJSON(w), base.HealthJSON(w), store.SQLiteTime(now), base.ConsumersJSON(w), w.Settings)
 	if err == nil && len(written) == 0 {
 		err = store.ErrWorkerReleased
 	}

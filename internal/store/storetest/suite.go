@@ -74,6 +74,7 @@ var statementGroups = []group{
 	{"Requests", requestTests},
 	{"Actions", actionTests},
 	{"Requests to workers", workerRequestTests},
+	{"Handlers as operators see them", handlerViewTests},
 	{"Errors", errorTests},
 }
 

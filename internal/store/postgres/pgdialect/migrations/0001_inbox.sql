@@ -211,6 +211,7 @@ CREATE TABLE IF NOT EXISTS ${schema}"${prefix}workers" (
     "released_at" timestamptz,
     "health" text NOT NULL,
     "consumers" text NOT NULL,
+    "settings" text NOT NULL DEFAULT (''),
     "database_role" text NOT NULL
 );
 

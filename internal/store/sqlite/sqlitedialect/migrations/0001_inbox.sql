@@ -200,6 +200,7 @@ CREATE TABLE IF NOT EXISTS "${prefix}workers" (
     "released_at" datetime,
     "health" text NOT NULL,
     "consumers" text NOT NULL,
+    "settings" text NOT NULL DEFAULT (''),
     "database_role" text NOT NULL
 );
 
