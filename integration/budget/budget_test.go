@@ -270,5 +270,5 @@ func TestAllocationsPerMessageStayFew(t *testing.T) {
 		processing)
 	require.Less(t, accepting, 11.0)
 	require.Less(t, bytes, 9000.0) // 3,600 in a usual build; the race detector drops buffers at random, 6,000 were seen
-	require.Less(t, processing, 19.0)
+	require.Less(t, processing, 22.0)
 }

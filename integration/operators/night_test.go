@@ -497,8 +497,8 @@ func openStuck(b *browser) (key string) {
 	b.t.Helper()
 	b.await("has not returned")
 	link := b.linkIn(b.row("has not returned"), "")
-	b.open(link) // the messages of the handler
-	b.open(b.linkIn(b.row("processing o-"), "o-"))
+	b.open(link) // the handler, with its claims
+	b.open(b.linkIn(b.row(", PID"), "o-"))
 	return textOf(link)
 }
 
