@@ -175,7 +175,7 @@ func plansOf(t *testing.T, x explainer, rows int) []planned {
 		{"openClaimsSQL", openClaimsSQL, []any{[]string{"hot"}, resumed[:1], resumedIDs[:1]}, []string{due}, store.ClaimPage},
 		{"evictSQL", evictSQL, []any{messages, keys, []string{worker}}, []string{byMessage}, 1000}, // and the locks and sessions of the server
 		{"deleteWorkersSQL", deleteWorkersSQL, []any{[]string{worker}}, nil, 2},
-		{"heartbeatSQL", heartbeatSQL, []any{worker, "h", 1, "[]", "[]", "[]"}, nil, 1},
+		{"heartbeatSQL", heartbeatSQL, []any{worker, "h", 1, "[]", "[]", "[]", "{}"}, nil, 1},
 		{"recordDrainSQL", recordDrainSQL, []any{worker, "h", 1, "[]", "[]"}, nil, 1},
 		{"workerLivesSQL", workerLivesSQL, []any{worker}, nil, 1},
 		{"stopWorkerSQL", stopWorkerSQL, []any{worker}, nil, 2},
