@@ -26,7 +26,7 @@ func (q *request) confirmRerun() error {
 
 func (q *request) confirmRelease() error {
 	return q.confirmHandler(confirmHandlerBody{Heading: "Release this claim?", Button: "Release the claim", Form: "./release?",
-		Warning: "Another call begins at once, and nothing stops the old one: a handler that is not transactional may run twice at once. What the old call returns changes nothing in the status. Claims of dead workers are released without this within about a minute."})
+		Warning: "Another call begins at once, and nothing stops the old one: a handler that is not transactional may run twice at once. What the old call returns changes nothing in the status. Claims of dead workers are released without this within WorkerTimeout and two sweeps, 40 s by default."})
 }
 
 func (q *request) confirmCancel() error {

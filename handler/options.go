@@ -103,7 +103,8 @@ func Concurrency(n int) Option { return func(s *settings) { s.concurrency = n } 
 func (h *Handler) Concurrency() int { return h.concurrency }
 
 // MaxRetries is the error count at which this handler's statuses are poisoned, instead of the inbox's MaxRetries; 0 and
-// 1 poison on the first failure. Do not raise it to outlast long outages: use CircuitBreaker (contract 5.13).
+// 1 poison on the first failure. Do not raise it for outages of hours: use CircuitBreaker, which needs an Inbox channel
+// (contract 5.13).
 func MaxRetries(n int) Option { return func(s *settings) { s.maxRetries = &n } }
 
 // MaxRetries is the handler's own limit; ok is false if it has none.
@@ -226,7 +227,8 @@ func (b *Breaker) problems() []error {
 // CircuitBreaker stops a worker from trying this handler after b.Failures failed attempts in a row, for b.OpenFor; then
 // it tries one message at a time until one succeeds. While the breaker is open nothing is claimed and nothing is
 // charged. Snoozed, interrupted and undecodable messages do not count. Do not use it for failures that lie in the
-// message: a few bad messages in a row would delay the good ones. (Contract 5.13.)
+// message: a few bad messages in a row would delay the good ones. Do not use it on an Inline or Direct channel, where
+// it is an error at start. (Contract 5.13, 7.6.)
 func CircuitBreaker(b Breaker) Option { return func(s *settings) { s.breaker = &b } }
 
 // CircuitBreaker returns the handler's breaker; ok is false if it has none.

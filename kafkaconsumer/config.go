@@ -145,9 +145,9 @@ type Config struct {
 	HeartbeatInterval time.Duration `yaml:"heartbeat_interval" env:"HEARTBEAT_INTERVAL"`
 	// RebalanceTimeout is how long the broker waits for members to rejoin. Default 30 s.
 	RebalanceTimeout time.Duration `yaml:"rebalance_timeout" env:"REBALANCE_TIMEOUT"`
-	// DrainTimeout bounds a running accept once a rebalance or a stop begins. In Inline and Direct
-	// channels it bounds a record's handlers. After it the work is abandoned and its records are
-	// redelivered. Default half of RebalanceTimeout, 15 s at most.
+	// DrainTimeout bounds a running accept, and in Inline and Direct channels a record's handlers, once a rebalance or a
+	// stop begins; a stop of an inbox also ends them after a quarter of its time. Then the work is abandoned and its
+	// records are redelivered. Default half of RebalanceTimeout, 15 s at most.
 	DrainTimeout time.Duration `yaml:"drain_timeout" env:"DRAIN_TIMEOUT"`
 	// WatchInterval is how often topics are checked for added partitions and for missing topics
 	// that appeared. Default 10 s. It is also how often the lag of partitions is asked for that are

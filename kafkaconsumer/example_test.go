@@ -3,6 +3,7 @@ package kafkaconsumer_test
 import (
 	"crypto/tls"
 	"fmt"
+	"strings"
 
 	"gopkg.in/yaml.v3"
 
@@ -12,17 +13,21 @@ import (
 
 // A channel's transport comes from the application's configuration and from code. inbox.Kafka takes it.
 func Example() {
+	password := "from a secret store" // not in the file
 	file := `
 brokers: [kafka-1:9093, kafka-2:9093]
 topics: [orders.events]
 group_id: fulfilment
 start_offset: first
-sasl: {mechanism: SCRAM-SHA-512, username: fulfilment, password: from-the-environment}
+sasl: {mechanism: SCRAM-SHA-512, username: fulfilment}
 `
 	cfg := kafkaconsumer.DefaultConfig()
-	if err := yaml.Unmarshal([]byte(file), &cfg); err != nil {
+	decoder := yaml.NewDecoder(strings.NewReader(file))
+	decoder.KnownFields(true) // a misspelt key is an error
+	if err := decoder.Decode(&cfg); err != nil {
 		panic(err)
 	}
+	cfg.SASL.Password = password
 	cfg.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
 	cfg.Decoder.ID = envelope.HeaderID("order-event-id")
 	fmt.Println(cfg.Validate())

@@ -13,8 +13,9 @@ type Options struct {
 	// MaxRetries is after how many failed attempts a handler gives a message up, in every delivery mode: the status is
 	// poisoned, and in an Inline or Direct channel the record is bad. 0 and 1 both mean no retry. A handler's own
 	// handler.MaxRetries replaces it. The waits between attempts double, from 2 s at most, up to MaxRetryDelay: raise it
-	// to outlast short outages. Do not raise it to outlast long ones: a circuit breaker waits without charging attempts.
-	// In an Inline or Direct channel the partition stands still during all retries. Default 5 (contract 5.6, 7.6).
+	// to outlast outages of minutes. Do not raise it for outages of hours: on an Inbox channel a circuit breaker waits
+	// without charging attempts. In an Inline or Direct channel, which has no breaker, the partition stands still during
+	// all retries. Default 5 (contract 5.6, 7.6).
 	MaxRetries int `yaml:"max_retries" env:"MAX_RETRIES"`
 	// MaxRetryDelay caps the exponential backoff. Do not set it below a few seconds:
 	// failing handlers would be retried almost without pause. Default 5 m.

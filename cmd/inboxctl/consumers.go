@@ -27,7 +27,8 @@ problem, then those with the largest lag.
 
   halted     waits for "inboxctl resume-partition" or "inboxctl skip-record"
   failing    fetching fails, and is tried again
-  accepting  records are being accepted
+  accepting  records are being accepted. On an Inline or Direct channel they are
+             handled: a handler may run, fail or be paused meanwhile
   fetching   nothing waits to be accepted
 
 After them come the topics that hold cleanup back, if there are any: see "inboxctl

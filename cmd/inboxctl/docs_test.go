@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,7 +15,11 @@ import (
 const page = "../../docs/inboxctl.md"
 
 func TestReferenceIsTheCommandsHelp(t *testing.T) {
-	want := reference(newRoot(&app{}))
+	want := reference(newRoot(&app{}), func(name string) string {
+		text, err := os.ReadFile("testdata/" + name + ".txt")
+		require.NoError(t, err)
+		return string(text)
+	})
 	if *update {
 		require.NoError(t, os.WriteFile(page, []byte(want), 0o644))
 	}
@@ -23,8 +28,9 @@ func TestReferenceIsTheCommandsHelp(t *testing.T) {
 	require.Equal(t, want, string(text), "go test . -update rewrites %s", page)
 }
 
-// reference generates the CLI reference page from the commands' help.
-func reference(root *cobra.Command) string {
+// reference generates the CLI reference page from the commands' help. sample is what a command prints in
+// TestTablesForPeople.
+func reference(root *cobra.Command, sample func(name string) string) string {
 	var out strings.Builder
 	out.WriteString("# inboxctl: the reference\n\n")
 	block := func(text string) { fmt.Fprintf(&out, "```text\n%s\n```\n\n", strings.TrimRight(text, "\n")) }
@@ -56,6 +62,10 @@ func reference(root *cobra.Command) string {
 			block(cmd.UseLine() + "\n\n" + ownFlags(cmd))
 		}
 		fmt.Fprintf(&out, "```sh\n%s\n```\n\n", strings.ReplaceAll(strings.TrimPrefix(cmd.Example, "  "), "\n  ", "\n"))
+		if slices.Contains([]string{"inboxctl status", "inboxctl handler"}, cmd.CommandPath()) {
+			out.WriteString("It prints, for example:\n\n")
+			block(sample(cmd.Name()))
+		}
 	})
 	return strings.TrimRight(out.String(), "\n") + "\n"
 }

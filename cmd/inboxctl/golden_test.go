@@ -35,6 +35,31 @@ var poisoned = ops.Status{
 	ReceivedAt: before(3*time.Minute + 12*time.Second),
 }
 
+// handlerDetail is what is known of a handler with claims of dead workers and lanes that wait.
+func handlerDetail(messageID, failure string) ops.HandlerDetail {
+	dead := ops.ClaimedCall{Status: ops.Status{MessageID: messageID, WorkerID: workerID}, Age: 40 * time.Second,
+		Attempt: 2, Host: "app-1", PID: 4711, Dead: true, ReclaimedAt: now.Add(25 * time.Second)}
+	alone := dead
+	alone.ReclaimedAt = time.Time{}
+	return ops.HandlerDetail{HandlerOverview: ops.HandlerOverview{HandlerKey: "orders.mail", Registered: true,
+		Workers: 1, Obstacle: "circuit breaker open", Pending: ops.Count{N: 23}, Due: ops.Count{N: 4}, Waiting: ops.Count{N: 19},
+		OldestDueAge: 5 * time.Minute, Processing: ops.Count{N: 2}, Orphaned: ops.Count{N: 2}, Poisoned: ops.Count{N: 2},
+		Parked: ops.Count{N: 19}, ParkedBy: ops.Count{N: 2}}, At: now, Calls: []ops.ClaimedCall{dead, alone},
+		Lanes: []ops.ParkedLane{{HeadMessageID: messageID, HeadNamespace: "orders", Poisoned: 2, Waiting: ops.Count{N: 19}}},
+		Recent: ops.Recent{Messages: 10000, Capped: true, Statuses: 812, Hours: []ops.RecentHour{
+			{From: before(20 * time.Minute), To: now, Completed: 812, PerMinute: 40.6, Poisoned: 1, Failed: 7,
+				Median: 31 * time.Millisecond, P95: 2 * time.Second, Longest: 3 * time.Minute},
+			{From: before(80 * time.Minute), To: before(20 * time.Minute)}}},
+		Failures: []ops.FailureGroup{{Fingerprint: "3f1c9a7e", HandlerKey: "orders.mail", Error: failure, Poisoned: 2,
+			FirstSeen: before(time.Hour), LastSeen: before(time.Minute)}},
+		WorkersListing: []ops.Worker{{ID: workerID, Host: "app-1", PID: 4711, HandlerKeys: []string{"orders.mail"}, Alive: true,
+			StartedAt: before(time.Hour), Reasons: []ops.HealthReason{{Code: "open_circuit", State: "degraded",
+				HandlerKey: "orders.mail", Detail: "its circuit breaker is open since 12:00"}}}},
+		Settings: &ops.HandlerSettings{Keys: []string{"orders.mail", "mail"}, Channel: "orders", Mode: "Inbox", Type: "*",
+			Kind: "transactional", Timeout: time.Minute, MaxRetries: 5, Concurrency: 4, Ordered: true, BatchSize: 1, TxGroup: 1,
+			BreakerFailures: 3, BreakerOpenFor: time.Minute}, SettingsDiffer: true}
+}
+
 func TestTablesForPeople(t *testing.T) {
 	evilStatus := poisoned
 	evilStatus.MessageID, evilStatus.Type, evilStatus.LastError = evil, "注文.確定", evil+evil
@@ -88,28 +113,11 @@ func TestTablesForPeople(t *testing.T) {
 					Parked: unknown, ParkedBy: unknown}})
 		},
 		"handler": func(out *bytes.Buffer) {
-			dead := ops.ClaimedCall{Status: ops.Status{MessageID: evil, WorkerID: workerID}, Age: 40 * time.Second, Attempt: 2,
-				Host: "app-1", PID: 4711, Dead: true, ReclaimedAt: now.Add(25 * time.Second)}
-			alone := dead
-			alone.ReclaimedAt = time.Time{}
-			writeHandler(out, ops.HandlerDetail{HandlerOverview: ops.HandlerOverview{HandlerKey: "orders.mail", Registered: true,
-				Workers: 1, Obstacle: "circuit breaker open", Pending: ops.Count{N: 23}, Due: ops.Count{N: 4}, Waiting: ops.Count{N: 19},
-				OldestDueAge: 5 * time.Minute, Processing: ops.Count{N: 2}, Orphaned: ops.Count{N: 2}, Poisoned: ops.Count{N: 2},
-				Parked: ops.Count{N: 19}, ParkedBy: ops.Count{N: 2}}, At: now, Calls: []ops.ClaimedCall{dead, alone},
-				Lanes: []ops.ParkedLane{{HeadMessageID: evil, HeadNamespace: "orders", Poisoned: 2, Waiting: ops.Count{N: 19}}},
-				Recent: ops.Recent{Messages: 10000, Capped: true, Statuses: 812, Hours: []ops.RecentHour{
-					{From: before(20 * time.Minute), To: now, Completed: 812, PerMinute: 40.6, Poisoned: 1, Failed: 7,
-						Median: 31 * time.Millisecond, P95: 2 * time.Second, Longest: 3 * time.Minute},
-					{From: before(80 * time.Minute), To: before(20 * time.Minute)}}},
-				Failures: []ops.FailureGroup{{Fingerprint: "3f1c9a7e", HandlerKey: "orders.mail", Error: evil, Poisoned: 2,
-					FirstSeen: before(time.Hour), LastSeen: before(time.Minute)}},
-				WorkersListing: []ops.Worker{{ID: workerID, Host: "app-1", PID: 4711, HandlerKeys: []string{"orders.mail"}, Alive: true,
-					StartedAt: before(time.Hour), Reasons: []ops.HealthReason{{Code: "open_circuit", State: "degraded",
-						HandlerKey: "orders.mail", Detail: "its circuit breaker is open since 12:00"}}}},
-				Settings: &ops.HandlerSettings{Keys: []string{"orders.mail", "mail"}, Channel: "orders", Mode: "Inbox", Type: "*",
-					Kind: "transactional", Timeout: time.Minute, MaxRetries: 5, Concurrency: 4, Ordered: true, BatchSize: 1, TxGroup: 1,
-					BreakerFailures: 3, BreakerOpenFor: time.Minute}, SettingsDiffer: true})
+			h := handlerDetail("7f9c2ba4", "dial tcp ?: connect: connection refused")
+			h.Calls, h.Processing, h.Orphaned = h.Calls[:1], ops.Count{N: 1}, ops.Count{N: 1}
+			writeHandler(out, h)
 		},
+		"handler-hostile": func(out *bytes.Buffer) { writeHandler(out, handlerDetail(evil, evil)) },
 		"workers": func(out *bytes.Buffer) {
 			workers := []ops.Worker{
 				{ID: workerID, Host: "app-1", PID: 4711, HandlerKeys: []string{"orders.mail", "orders.ship"},

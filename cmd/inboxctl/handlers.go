@@ -71,7 +71,10 @@ func newHandler(a *app) *cobra.Command {
   failures    the largest groups, see "inboxctl failures"
   workers     the living ones that list it, with health problems that concern it:
               since when a circuit breaker is open, why, and its next probe
-  settings    those of the worker that started last
+  settings    those of the worker that started last: message type, mode and channel,
+              kind, legacy keys, batch size or TxGroup, timeout, after how many
+              failures it is poisoned, and of an Inbox channel calls at once,
+              retention, lanes and circuit breaker
 
 If a table is locked or slow, what could be read is shown, with a "?" for what the
 database did not count in time, and inboxctl ends with code 5.
@@ -156,8 +159,10 @@ func newPause(a *app) *cobra.Command {
 	cmd := newPausing(a, "paused", (*ops.Ops).Pause)
 	cmd.Use, cmd.Short = "pause HANDLER-KEY...", "Pause handlers"
 	cmd.Long = `Makes all workers stop claiming statuses of a handler key, each within a heartbeat.
-Running handlers continue to their end. Messages are still accepted, and wait. The
-pause lasts until "inboxctl resume", also across restarts.
+Running handlers continue to their end. Messages of Inbox channels are still
+accepted, and wait. On an Inline or Direct channel each partition waits before the
+first record for the handler, with all that follows. The pause lasts until "inboxctl
+resume", also across restarts.
 
 JSON: {"results": [{"handler_key", "outcome", "error"}]}.`
 	cmd.Example = `  inboxctl pause orders.mail

@@ -108,11 +108,13 @@ func newCancel(a *app) *cobra.Command {
 		Long: `Has the worker that runs a handler for a message cancel the context of the call. A
 handler that obeys returns an error: the attempt has failed and is charged, and its
 error says who cancelled it. A handler that returns nil nonetheless has succeeded. One
-that ignores its context goes on: see "inboxctl release". Messages that share the
-call in a batch are cancelled with it.
+that ignores its context goes on: after StuckHandlerGrace (1m) the attempt has failed,
+and the next one may run beside it. "inboxctl release" frees the claim at once, and
+only a restart ends the call. Messages that share the call in a batch are cancelled
+with it.
 
 A call of an Inline or Direct channel can be cancelled once "inboxctl workers" reports
-that it does not return.
+that it does not return. It has no claim to release.
 
 ` + requestHelp + `
 

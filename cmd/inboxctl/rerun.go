@@ -60,7 +60,7 @@ A handler that is not transactional may run twice at once, also in a lane. The
 transaction of a transactional one is ended, if the database role may do that.
 
 The claim counts as abandoned, like that of a dead worker. Claims of dead workers are
-released without this command within about a minute.
+released without this command within WorkerTimeout and two sweeps, 40 s by default.
 
 ` + handlerActionHelp
 	cmd.Example = `  inboxctl release order-7f9c2ba4 --handler orders.mail`

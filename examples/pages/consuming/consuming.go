@@ -54,6 +54,12 @@ var (
 		Decoder: envelope.DecoderConfig{Mode: envelope.CloudEvents, ID: envelope.SourceAndID()},
 		//page:end
 	}
+	withTombstones = kafkaconsumer.Config{
+		//page:begin tombstones
+		Decoder: envelope.DecoderConfig{Tombstones: envelope.TombstoneHandle, TypeHeader: "MessageType",
+			Type: "order.deleted", AllowMissingID: true}, // the type and ID of records without headers
+		//page:end
+	}
 	byDebezium = kafkaconsumer.Config{
 		//page:begin debezium
 		Decoder: envelope.DecoderConfig{TypeHeader: "eventType"}, // the ID is found in Debezium's header "id"

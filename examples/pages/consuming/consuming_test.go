@@ -47,6 +47,32 @@ func TestRecordsComeThroughTLSAndSCRAM(t *testing.T) {
 }
 
 // Contract 4.4, 4.5.
+func TestTombstoneWithoutHeadersIsHandled(t *testing.T) {
+	kafka := kafkatest.Start(t, kafkatest.Topic("orders.events", 1))
+	cfg := withTombstones
+	cfg.Brokers, cfg.Topics, cfg.GroupID = kafka.Brokers(), []string{"orders.events"}, "fulfilment"
+	deleted := make(chan handler.Message[[]byte], 1)
+	ib, err := inbox.New("orders", fxtest.OpenDB(t), inbox.Configure(func(o *inbox.Options) { o.Migrate = true }),
+		inbox.Channel("orders.events", inbox.Kafka(cfg), inbox.On("order.deleted", inbox.Func("forget-order",
+			func(_ context.Context, m handler.Message[[]byte]) error {
+				deleted <- m
+				return nil
+			}))))
+	require.NoError(t, err)
+	require.NoError(t, ib.Start(t.Context()))
+	defer func() { require.NoError(t, ib.Stop(context.WithoutCancel(t.Context()))) }()
+	require.NoError(t, kafka.Produce("orders.events", kafkatest.Record{Key: []byte("o-1")}))
+	select {
+	case m := <-deleted:
+		require.Empty(t, m.Payload)
+		require.True(t, m.Properties.Kafka.Tombstone)
+		require.Equal(t, "o-1", string(m.Properties.Kafka.Key))
+	case <-time.After(30 * time.Second):
+		require.Fail(t, "no handler ran")
+	}
+}
+
+// Contract 4.4, 4.5.
 func TestDecodersFindIDsAndTypes(t *testing.T) {
 	header := func(pairs ...string) (all []handler.Header) {
 		for i := 0; i < len(pairs); i += 2 {

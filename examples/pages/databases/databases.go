@@ -3,6 +3,7 @@ package databases
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 
@@ -92,6 +93,17 @@ func shared(openDB database, handle func(context.Context, handler.Message[OrderP
 			inbox.Channel("audit.events", inbox.On("order.placed", inbox.Func("note-order", handle)))),
 	)
 }
+
+//page:begin pool
+
+// sizePool has a pool serve one inbox, of which so many channels are Inline or Direct.
+func sizePool(pool *sql.DB, o inbox.Options, inlineOrDirect int) {
+	size := o.Processor.Concurrency + 4 + inlineOrDirect*o.PartitionConcurrency
+	pool.SetMaxOpenConns(size)
+	pool.SetMaxIdleConns(size)
+}
+
+//page:end
 
 // plain makes and starts inboxes without Fx.
 func plain(

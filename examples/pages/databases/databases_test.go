@@ -56,6 +56,14 @@ func TestTwoInboxesShareADatabaseByPrefix(t *testing.T) {
 	orders.RequireAccepted("m-1")
 }
 
+// Contract 3.7.
+func TestPoolHasAConnectionForEachHandlerAndFourMore(t *testing.T) {
+	pool, err := fxtest.OpenDB(t).DB()
+	require.NoError(t, err)
+	sizePool(pool, inbox.DefaultOptions(), 2)
+	require.Equal(t, 10+4+2*10, pool.Stats().MaxOpenConnections)
+}
+
 // TestDocumentedDSNsWorkWithBothSQLiteDrivers checks what the DSNs set and runs an inbox on each.
 func TestDocumentedDSNsWorkWithBothSQLiteDrivers(t *testing.T) {
 	for name, open := range map[string]func(string) (*gorm.DB, error){"Go": openSQLite, "C": openSQLiteInC} {
