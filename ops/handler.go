@@ -310,19 +310,16 @@ func (o *Ops) claimedCall(claim *store.StatusRow, known declared, sweeps WorkerS
 	return c
 }
 
-// settings returns what the living workers have stored of their settings, the latest started first.
+// settings returns what the living workers have stored of their settings, the latest started first. A row that is no
+// JSON says nothing: it must not hide what the others say.
 func (o *Ops) settings(ctx context.Context, known declared) (all []WorkerSettings, err error) {
 	stored, err := o.store.StoredSettings(ctx, o.pool(ctx), maxConsuming)
 	living := known.living()
 	for _, s := range stored {
 		var of WorkerSettings
-		if !slices.Contains(living, s.WorkerID) {
-			continue
+		if slices.Contains(living, s.WorkerID) && json.Unmarshal([]byte(s.Settings), &of) == nil {
+			all = append(all, of)
 		}
-		if err := json.Unmarshal([]byte(s.Settings), &of); err != nil {
-			return nil, fmt.Errorf("settings of worker %s: %w", s.WorkerID, err)
-		}
-		all = append(all, of)
 	}
 	return all, err
 }
