@@ -92,7 +92,7 @@ func (v *visit) showsPages(ctx context.Context) error {
 			"":          append([]string{"Overview", "Backlog", "<bdi>" + c.name + "</bdi>"}, c.handlers...),
 			"messages":  {c.messageType, `href="./message?`, "order-000", c.handlers[0]},
 			"messages?": {"in total"},
-			"handlers":  append([]string{"running", `action="./pause?handler=`}, c.handlers...),
+			"handlers":  append([]string{"Handlers", `action="./pause?handler=`}, c.handlers...),
 			"workers":   {"alive", c.handlers[0]},
 			"gaps":      {"Gaps"},
 			"audit":     {"Audit"},
