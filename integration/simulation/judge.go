@@ -37,6 +37,7 @@ type run struct {
 	ledger  *ledger
 	err     error
 	ended   bool
+	at      time.Time // when it ended
 }
 
 // begin notes a call of a handler, and judges whether the handler may be called.
@@ -113,11 +114,11 @@ func (r *run) runs() bool {
 func (r *run) end(err error) error {
 	r.ledger.mu.Lock()
 	defer r.ledger.mu.Unlock()
-	r.err, r.ended = err, true
+	r.err, r.ended, r.at = err, true, time.Now()
 	return err
 }
 
-// succeeded and failed count the calls that returned nil, and that did not.
+// succeeded counts the calls that returned nil.
 func (l *ledger) succeeded(handler, message string) (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -129,15 +130,17 @@ func (l *ledger) succeeded(handler, message string) (n int) {
 	return n
 }
 
-func (l *ledger) failed(handler, message string) (n int) {
+// failed counts the calls that returned an error, or have not returned, and were not interrupted. called counts all.
+func (l *ledger) failed(handler, message string) (failed, called int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, r := range l.runs[[2]string{handler, message}] {
-		if !r.ended || r.err != nil {
-			n++
+	runs := l.runs[[2]string{handler, message}]
+	for _, r := range runs {
+		if !r.ended || r.err != nil && !errors.Is(r.err, context.Canceled) {
+			failed++
 		}
 	}
-	return n
+	return failed, len(runs)
 }
 
 // mayLack reports whether a handler need not have run for a message, which is lost or discarded.
@@ -298,9 +301,9 @@ func (w *world) judgeStates() {
 	disturbed := w.plan.has(abrupt...)
 	for _, s := range w.open() {
 		handler := strings.TrimSuffix(s.HandlerKey, "-2")
-		failed := w.ledger.failed(handler, s.MessageID)
-		if all := failed + w.ledger.succeeded(handler, s.MessageID); disturbed && all > 3 {
-			failed = all // the fourth transaction in a row that is lost is charged
+		failed, called := w.ledger.failed(handler, s.MessageID)
+		if disturbed && called > 3 {
+			failed = called // the fourth transaction in a row that is lost is charged
 		}
 		if s.ErrorCount > failed {
 			w.breaks("%s of %s is charged %d failures, but failed %d times: %s", s.HandlerKey, s.MessageID, s.ErrorCount, failed,
@@ -323,7 +326,7 @@ func (w *world) ignored(handler, message string) bool {
 }
 
 // watchClaims has the database note which statuses are completed or charged by another client than the one whose worker
-// has claimed them. Claims of drains have no worker.
+// has claimed them, or discarded while one has. Claims of drains have no worker.
 func (w *world) watchClaims() (err error) {
 	usurps := func(name, when string) string {
 		return `CREATE TRIGGER ` + name + ` AFTER UPDATE ON inbox_handler_statuses WHEN ` + when + `
@@ -338,6 +341,9 @@ func (w *world) watchClaims() (err error) {
 			BEGIN INSERT OR REPLACE INTO owners VALUES (NEW.rowid, NEW.id, client()); END`,
 		usurps("completed", `OLD.completed_at IS NULL AND NEW.completed_at IS NOT NULL AND NEW.outcome NOT IN ('discarded', 'superseded')`),
 		usurps("charged", `NEW.error_count > OLD.error_count`),
+		`CREATE TRIGGER discarded AFTER UPDATE ON inbox_handler_statuses WHEN NEW.outcome = 'discarded' AND OLD.outcome = ''
+			AND OLD.processing_started_at IS NOT NULL AND NOT OLD.is_poisoned
+			BEGIN INSERT OR REPLACE INTO usurped VALUES (OLD.rowid, OLD.message_id || ' of ' || OLD.handler_key, client()); END`,
 	} {
 		err = errors.Join(err, w.db.Exec(text).Error)
 	}
@@ -368,11 +374,11 @@ func (w *world) judgeRows() {
 	var usurped []struct{ Status, Client string }
 	w.query(&usurped, `SELECT * FROM usurped`)
 	for _, s := range usurped {
-		w.breaks("%s was completed or charged by %s, which did not have it", s.Status, s.Client)
+		w.breaks("%s was completed, charged or discarded by %s, which did not have it", s.Status, s.Client)
 	}
 }
 
-// judgeClaims checks that nothing is claimed by a worker that is long dead, or by a drain.
+// judgeClaims checks that nothing is claimed by a worker that is long dead, or by a drain, or by one that has run it.
 func (w *world) judgeClaims() {
 	w.count("rests", "judged")
 	var claimed []struct{ MessageID, HandlerKey, Claimant string }
@@ -384,6 +390,21 @@ func (w *world) judgeClaims() {
 	for _, s := range claimed {
 		w.breaks("%s of %s is still claimed by %s", s.HandlerKey, s.MessageID, s.Claimant)
 	}
+	for _, s := range w.open() {
+		if s.WorkerID != nil && w.ledger.hasRun(strings.TrimSuffix(s.HandlerKey, "-2"), s.MessageID, *s.WorkerID) {
+			w.breaks("%s of %s is still claimed by worker %s, in which it has succeeded", s.HandlerKey, s.MessageID, *s.WorkerID)
+		}
+	}
+}
+
+// hasRun reports whether the last call of a handler has succeeded in a worker some time ago.
+func (l *ledger) hasRun(handler, message, worker string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	runs := l.runs[[2]string{handler, message}]
+	last := len(runs) - 1
+	return last >= 0 && runs[last].worker == worker && runs[last].ended && runs[last].err == nil &&
+		time.Since(runs[last].at) > recovery
 }
 
 // left returns what has not ended.

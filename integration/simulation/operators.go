@@ -93,13 +93,16 @@ func retry(ctx context.Context, o *ops.Ops, actor ops.Actor) (audited, error) {
 	return bulk(o.RetryMatching(ctx, actor, ops.Filter{HandlerKeys: statusKeys()}, ops.Bulk{}))
 }
 
-// discard discards a few open statuses, or a single one.
+// discard discards a few open statuses, or a single one, or tries to discard one that is being processed.
 func discard(most int64) action {
 	return func(ctx context.Context, o *ops.Ops, actor ops.Actor) (audited, error) {
 		filter := ops.Filter{HandlerKeys: statusKeys(), States: []ops.State{ops.StatePoisoned, ops.StateFailing,
 			ops.StatePending}}
 		if most > 1 {
 			return bulk(o.DiscardMatching(ctx, actor, filter, ops.Bulk{Max: most}))
+		}
+		if most == 0 {
+			filter.States = []ops.State{ops.StateProcessing}
 		}
 		page, err := o.List(ctx, filter, "", 1)
 		if err != nil || len(page.Items) == 0 {

@@ -51,6 +51,7 @@ const (
 	Failures Kind = "failures" // calls of the database are delayed, fail, or lose their answers
 	Mute     Kind = "mute"     // the answer of the database to the process's next claim is lost, and it stops at once
 	Fade     Kind = "fade"     // the process's heartbeats fail, and nothing else
+	Withhold Kind = "withhold" // what stores the results of its handlers fails, and nothing else
 	Silence  Kind = "silence"  // calls of the database disappear, and the server does not notice
 	Amnesia  Kind = "amnesia"  // calls of the cache with markers do so
 	Refuse   Kind = "refuse"   // the process's commits of offsets fail
@@ -76,13 +77,16 @@ var kinds = []struct {
 	kind  Kind
 	share int
 }{
-	{Stop, 4}, {Kill, 6}, {Down, 4}, {Deploy, 4}, {Stall, 6}, {Failures, 8}, {Mute, 6}, {Fade, 4}, {Silence, 3},
-	{Amnesia, 4}, {Unrest, 5}, {Refuse, 3}, {Evict, 2}, {Lead, 2}, {Expire, 6}, {Recreate, 3}, {Jump, 1}, {Pause, 2},
-	{Retry, 3}, {Reject, 3}, {Discard, 4}, {Release, 4}, {Backfill, 3}, {Clean, 5}, {Accept, 4}, {Drain, 4},
+	{Stop, 4}, {Kill, 6}, {Down, 4}, {Deploy, 4}, {Stall, 6}, {Failures, 8}, {Mute, 6}, {Fade, 4}, {Withhold, 6},
+	{Silence, 3}, {Amnesia, 4}, {Unrest, 5}, {Refuse, 3}, {Evict, 2}, {Lead, 2}, {Expire, 6}, {Recreate, 3}, {Jump, 1},
+	{Pause, 2}, {Retry, 3}, {Reject, 3}, {Discard, 4}, {Release, 4}, {Backfill, 3}, {Clean, 5}, {Accept, 4}, {Drain, 4},
 }
 
 // abrupt are those after which an attempt can be lost, and a handler run once more than it must.
-var abrupt = []Kind{Kill, Down, Stall, Failures, Mute, Fade, Silence}
+var abrupt = []Kind{Kill, Down, Stall, Failures, Mute, Fade, Withhold, Silence}
+
+// crowded are those that mostly happen in a burst of messages: while there is most to be left behind, or discarded.
+var crowded = []Kind{Stop, Kill, Deploy, Stall, Mute, Fade, Withhold, Silence, Down, Discard}
 
 // has reports whether one of these happens.
 func (p *Plan) has(kinds ...Kind) bool {
@@ -183,11 +187,10 @@ func NewPlan(seed uint64) Plan {
 				break
 			}
 		}
-		if r.IntN(4) > 0 && slices.Contains([]Kind{Stop, Kill, Deploy, Stall, Mute, Fade, Silence, Down}, e.Kind) {
-			// While there is most to be left behind. A stall ends when others have just taken over.
+		if r.IntN(4) > 0 && slices.Contains(crowded, e.Kind) {
 			e.At = bursts[r.IntN(len(bursts))] + between(r, 0, 4*time.Second)
 			switch e.Kind {
-			case Stall, Fade:
+			case Stall, Fade: // it ends when others have just taken over
 				e.For = recovery + between(r, -10*time.Second, 30*time.Second)
 			case Down:
 				e.At += 4 * time.Second

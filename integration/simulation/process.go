@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -309,7 +310,8 @@ type faults struct {
 	rate    int
 	silent  bool
 	stalled time.Time // until when nothing goes on
-	refused time.Time // until when commits of offsets, or heartbeats, fail
+	refused time.Time // until when calls with one of these texts fail
+	texts   []string
 	calls   int
 
 	muted    func() // called when the answer to a claim is lost; nil unless it is to be
@@ -346,17 +348,18 @@ func (f *faults) stall(lasts time.Duration) {
 	f.stalled = time.Now().Add(lasts)
 }
 
-// refuse fails commits of offsets to a broker, and heartbeats to the database.
-func (f *faults) refuse(lasts time.Duration) {
+// refuse fails the calls that contain one of the texts.
+func (f *faults) refuse(lasts time.Duration, texts ...string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.refused = time.Now().Add(lasts)
+	f.refused, f.texts = time.Now().Add(lasts), texts
 }
 
 func (f *faults) refuses(request string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return (request == "OffsetCommit" || strings.Contains(request, "heartbeat_at = ")) && time.Now().Before(f.refused)
+	return time.Now().Before(f.refused) &&
+		slices.ContainsFunc(f.texts, func(text string) bool { return strings.Contains(request, text) })
 }
 
 // answerLost is a fault's lot.

@@ -150,6 +150,7 @@ func (w *world) run() (err error) {
 	w.working.Go(func() { w.watch(ended) })
 	w.happen()
 	w.repair()
+	w.repeat()
 	close(ended)
 	w.judge()
 	for _, p := range w.places {
@@ -226,7 +227,10 @@ func (w *world) event(e Event) {
 		})
 	case Fade:
 		w.disturb(e.For)
-		p.databaseFaults.refuse(e.For)
+		p.databaseFaults.refuse(e.For, "heartbeat_at = ")
+	case Withhold:
+		w.disturb(e.For)
+		p.databaseFaults.refuse(e.For, "SET completed_at = ", "SET error_count = c.")
 	case Silence:
 		w.disturb(e.For)
 		p.databaseFaults.begin(e.Rate, true, e.For)
@@ -235,7 +239,7 @@ func (w *world) event(e Event) {
 			p.cacheFaults.begin(e.Rate, e.Rate%4 == 0, e.For)
 		}
 	case Refuse:
-		p.brokerFaults.refuse(e.For)
+		p.brokerFaults.refuse(e.For, "OffsetCommit")
 	case Unrest:
 		p.brokerFaults.begin(e.Rate, e.Rate%4 == 0, e.For)
 	case Evict:
@@ -410,6 +414,28 @@ func (w *world) repair() {
 	}
 	for _, left := range w.left() {
 		w.breaks("%s after %s without faults", left, settling)
+	}
+}
+
+// repeat produces records of stored messages again, after the rows of most handlers are cleaned. Only the added handler
+// keeps messages, for longer.
+func (w *world) repeat() {
+	if !w.plan.keeps() || !w.renamed.Load() {
+		return
+	}
+	<-time.After(retention + time.Minute)
+	var ids []string
+	w.query(&ids, `SELECT message_id FROM inbox_handler_statuses WHERE handler_key = ? AND message_id LIKE 'm%'
+		ORDER BY message_id`, added+"-2") // others are the application's own, of another source
+	inLanes := append(w.ledger.ids(orders, lanes[0]), w.ledger.ids(orders, lanes[1])...)
+	ids = slices.DeleteFunc(ids, func(id string) bool { return slices.Contains(inLanes, id) })
+	for i, id := range ids[:min(len(ids), 5)] {
+		w.count("records", "produced again")
+		w.produce(Message{Topic: orders, Partition: i % partitions, ID: id})
+	}
+	<-time.After(time.Minute)
+	for _, left := range w.left() {
+		w.breaks("%s after messages came again", left)
 	}
 }
 
