@@ -299,7 +299,9 @@ func (w *world) open() (all []open) {
 // judgeStates checks what the rows say of the attempts that the handlers have seen.
 func (w *world) judgeStates() {
 	disturbed := w.plan.has(abrupt...)
-	for _, s := range w.open() {
+	var all []open
+	w.query(&all, `SELECT * FROM inbox_handler_statuses`)
+	for _, s := range all {
 		handler := strings.TrimSuffix(s.HandlerKey, "-2")
 		failed, called := w.ledger.failed(handler, s.MessageID)
 		if disturbed && called > 3 {

@@ -50,7 +50,7 @@ const (
 	Stall    Kind = "stall"    // nothing that the process sends goes on
 	Failures Kind = "failures" // calls of the database are delayed, fail, or lose their answers
 	Mute     Kind = "mute"     // the answer of the database to the process's next claim is lost, and it stops at once
-	Fade     Kind = "fade"     // the process's heartbeats fail, and nothing else
+	Fade     Kind = "fade"     // the process's heartbeats fail, and perhaps what stores results, and nothing else
 	Withhold Kind = "withhold" // what stores the results of its handlers fails, and nothing else
 	Silence  Kind = "silence"  // calls of the database disappear, and the server does not notice
 	Amnesia  Kind = "amnesia"  // calls of the cache with markers do so
@@ -77,9 +77,9 @@ var kinds = []struct {
 	kind  Kind
 	share int
 }{
-	{Stop, 4}, {Kill, 6}, {Down, 4}, {Deploy, 4}, {Stall, 6}, {Failures, 8}, {Mute, 6}, {Fade, 4}, {Withhold, 6},
+	{Stop, 4}, {Kill, 6}, {Down, 4}, {Deploy, 4}, {Stall, 6}, {Failures, 8}, {Mute, 6}, {Fade, 8}, {Withhold, 6},
 	{Silence, 3}, {Amnesia, 4}, {Unrest, 5}, {Refuse, 3}, {Evict, 2}, {Lead, 2}, {Expire, 6}, {Recreate, 3}, {Jump, 1},
-	{Pause, 2}, {Retry, 3}, {Reject, 3}, {Discard, 4}, {Release, 4}, {Backfill, 3}, {Clean, 5}, {Accept, 4}, {Drain, 4},
+	{Pause, 2}, {Retry, 3}, {Reject, 3}, {Discard, 6}, {Release, 4}, {Backfill, 3}, {Clean, 5}, {Accept, 4}, {Drain, 4},
 }
 
 // abrupt are those after which an attempt can be lost, and a handler run once more than it must.
@@ -190,10 +190,13 @@ func NewPlan(seed uint64) Plan {
 		if r.IntN(4) > 0 && slices.Contains(crowded, e.Kind) {
 			e.At = bursts[r.IntN(len(bursts))] + between(r, 0, 4*time.Second)
 			switch e.Kind {
-			case Stall, Fade: // it ends when others have just taken over
-				e.For = recovery + between(r, -10*time.Second, 30*time.Second)
+			case Fade, Withhold:
+				e.At, e.Process = max(0, e.At-3*time.Second), e.Process%p.Processes // before most handlers have run there
 			case Down:
 				e.At += 4 * time.Second
+			}
+			if e.Kind == Stall || e.Kind == Fade { // it ends when others have just taken over
+				e.For = recovery + between(r, -5*time.Second, 20*time.Second)
 			}
 		}
 		p.Events = append(p.Events, e)
@@ -242,9 +245,12 @@ const (
 	ignore  outcome = "ignores its context"
 )
 
-// outcome returns what the n-th attempt of a handler for a message does.
+// outcome returns what the n-th attempt of a handler for a message does. Repeated attempts are slow more often: what
+// comes late of those before meets them.
 func (p *Plan) outcome(handler, message string, n int) outcome {
 	switch c := p.chance(100, "outcome", handler, message, n); {
+	case n > 1 && c < 40:
+		return slow
 	case c < 66:
 		return succeed
 	case c < 82:

@@ -119,6 +119,7 @@ func (p *place) stop() {
 		return
 	}
 	p.w.judgeStopped(s)
+	p.w.judgeStates()
 	s.dead.Store(true) // also for handlers that still run
 	s.die()
 	s.end()

@@ -227,10 +227,14 @@ func (w *world) event(e Event) {
 		})
 	case Fade:
 		w.disturb(e.For)
-		p.databaseFaults.refuse(e.For, "heartbeat_at = ")
+		calls := []string{"heartbeat_at = "}
+		if e.Rate%4 > 0 { // then results come when others have taken over
+			calls = append(calls, storing...)
+		}
+		p.databaseFaults.refuse(e.For, calls...)
 	case Withhold:
 		w.disturb(e.For)
-		p.databaseFaults.refuse(e.For, "SET completed_at = ", "SET error_count = c.")
+		p.databaseFaults.refuse(e.For, storing...)
 	case Silence:
 		w.disturb(e.For)
 		p.databaseFaults.begin(e.Rate, true, e.For)
@@ -302,6 +306,9 @@ func (w *world) event(e Event) {
 		}
 	}
 }
+
+// storing are in the statements that store results.
+var storing = []string{"SET completed_at = ", "SET error_count = c."}
 
 // deploy starts the other version of the event's process and mostly, one after the other, of the processes that follow.
 func (w *world) deploy(e Event) {
