@@ -43,7 +43,7 @@ func CheckSchema(ctx context.Context, db *gorm.DB, naming Naming, inboxName stri
 	if err != nil || found.meta["id"] != "" && found.meta["name"] == inboxName {
 		return err // the tables are already named, as always after the first start
 	}
-	claim := func(tx *gorm.DB) error { return claimName(ctx, tx.Statement.ConnPool, naming, inboxName) }
+	claim := func(tx *gorm.DB) error { return claimName(ctx, d.Runs(tx.Statement.ConnPool), naming, inboxName) }
 	db = db.Session(&gorm.Session{NewDB: true, Context: ctx})
 	// The insert of the name waits for another start's insert. Above READ COMMITTED, which may be the sessions'
 	// default, it would fail once the other one commits.
@@ -56,7 +56,7 @@ func CheckSchema(ctx context.Context, db *gorm.DB, naming Naming, inboxName stri
 func CheckTables(ctx context.Context, db *gorm.DB, naming Naming) error {
 	f, d, err := checked(ctx, db, naming)
 	if d != nil && f.version == 0 && errors.Is(err, ErrSchemaMissing) {
-		pool := db.Session(&gorm.Session{NewDB: true, Context: ctx}).Statement.ConnPool
+		pool := poolOf(ctx, db)
 		return fmt.Errorf("%w (%s): %s Only for a new inbox: %s", ErrSchemaMissing, naming.describe(),
 			elsewhere(ctx, pool, d, naming), remedy)
 	}
@@ -73,11 +73,20 @@ func checked(ctx context.Context, db *gorm.DB, naming Naming) (found, *dialect.D
 	if err != nil {
 		return found{}, nil, err
 	}
-	f, err := look(ctx, db.Session(&gorm.Session{NewDB: true, Context: ctx}).Statement.ConnPool, d, naming)
+	f, err := look(ctx, poolOf(ctx, db), d, naming)
 	if err == nil {
 		err = f.check(migrations, naming)
 	}
 	return f, d, err
+}
+
+// poolOf returns the pool of a session for statements of all databases.
+func poolOf(ctx context.Context, db *gorm.DB) gorm.ConnPool {
+	pool := db.Session(&gorm.Session{NewDB: true, Context: ctx}).Statement.ConnPool
+	if d, err := dialects.Of(db); err == nil {
+		return d.Runs(pool)
+	}
+	return pool
 }
 
 // migrationsOf returns the migrations of db's dialect, or why db cannot be used.
@@ -190,7 +199,7 @@ var modelColumns = sync.OnceValue(func() map[string][]string {
 // Both are empty before CheckSchema or Migrate has named the tables. It only reads, and fails if there are no tables:
 // call CheckTables first (contract 3.3).
 func Identity(ctx context.Context, db *gorm.DB, naming Naming) (inboxName, id string, err error) {
-	pool := db.Session(&gorm.Session{NewDB: true, Context: ctx}).Statement.ConnPool
+	pool := poolOf(ctx, db)
 	values, err := metaValues(ctx, pool, naming)
 	return values["name"], values["id"], err
 }

@@ -38,21 +38,26 @@ func Migrate(ctx context.Context, db *gorm.DB, naming Naming, inboxName string) 
 	defer conn.Close()
 
 	d, err := dialects.Of(db)
+	lock := "inbox migrate " + naming.Meta()
 	if err == nil {
-		err = d.BeginMigration(ctx, conn, "inbox migrate "+naming.Meta())
+		err = d.BeginMigration(ctx, conn, lock)
 	}
 	if err != nil {
-		err = fmt.Errorf("migrate: %w", err)
-	} else {
-		err = apply(ctx, conn, d, naming, migrations, inboxName)
+		return errors.Join(fmt.Errorf("migrate: %w", err), end(ctx, conn, false))
 	}
-	return errors.Join(err, end(ctx, conn, err == nil))
+	err = apply(ctx, conn, d, naming, migrations, inboxName)
+	err = errors.Join(err, end(ctx, conn, err == nil))
+	if d.EndMigration != nil && err == nil { // else the connection is closed
+		err = d.EndMigration(ctx, conn, lock)
+	}
+	return err
 }
 
 func apply(
 	ctx context.Context, conn *sql.Conn, d *dialect.Dialect, naming Naming, migrations []Migration, inboxName string,
 ) error {
-	found, err := look(ctx, conn, d, naming)
+	pool := d.Runs(conn)
+	found, err := look(ctx, pool, d, naming)
 	if err == nil && found.version == 0 {
 		err = found.refuse(naming)
 	}
@@ -77,7 +82,7 @@ func apply(
 		}
 	}
 	if before < migrations[len(migrations)-1].Version {
-		found, err = look(ctx, conn, d, naming)
+		found, err = look(ctx, pool, d, naming)
 	}
 	if err == nil {
 		err = found.check(migrations, naming)
@@ -85,7 +90,7 @@ func apply(
 	if err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
-	return claimName(ctx, conn, naming, inboxName)
+	return claimName(ctx, pool, naming, inboxName)
 }
 
 // refuse returns an error if tables without a version cannot come from an interrupted migration or from AutoMigrate.

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"gorm.io/gorm"
+
 	"github.com/gorm-inbox/inbox/internal/txcontrol"
 )
 
@@ -30,6 +32,8 @@ type Dialect struct {
 	// BeginMigration begins a transaction that one process of those that migrate these tables is in, and
 	// waits for that.
 	BeginMigration func(ctx context.Context, conn *sql.Conn, lock string) error
+	// EndMigration gives up what BeginMigration has taken beyond the transaction; nil where that is nothing.
+	EndMigration func(ctx context.Context, conn *sql.Conn, lock string) error
 	// CreateSchema creates a schema unless it exists; nil where there are none.
 	CreateSchema func(ctx context.Context, conn *sql.Conn, schema string) error
 	// ColumnsSQL lists the columns of the tables that exist, given by their names without and with schema
@@ -43,6 +47,8 @@ type Dialect struct {
 	// InboxesSQL lists up to limit inboxes of the database: schema, prefix, and whether their names may be read.
 	// It cannot fail for lack of rights.
 	InboxesSQL func(limit int) string
+	// Now is the current time of the database's clock, where it has one, and NoTime a time that is NULL.
+	Now, NoTime string
 	// Identity is the type of a column whose values the database assigns; "" where it assigns none to a
 	// column that is not the primary key.
 	Identity string
@@ -53,6 +59,9 @@ type Dialect struct {
 	Stated sql.IsolationLevel
 	// WithoutJIT are statements after which no statement of the transaction is compiled to machine code.
 	WithoutJIT []string
+	// Pool returns a pool that takes the statements of all databases and runs them in this one's form; nil where that
+	// is the same.
+	Pool func(gorm.ConnPool) gorm.ConnPool
 	// Syntax is how to find out what a statement does with transactions.
 	Syntax *txcontrol.Syntax
 	// RolledBack reports whether the failure of a statement has rolled back the whole transaction, so that further
@@ -75,6 +84,14 @@ func (d *Dialect) RefusedIsolation(level sql.IsolationLevel) (allowed string) {
 	}
 	last := len(names) - 1
 	return strings.Join(names[:last], ", ") + " or " + names[last]
+}
+
+// Runs returns a pool for statements of all databases.
+func (d *Dialect) Runs(pool gorm.ConnPool) gorm.ConnPool {
+	if d.Pool == nil {
+		return pool
+	}
+	return d.Pool(pool)
 }
 
 // Class is a set of properties of a database's error.

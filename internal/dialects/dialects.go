@@ -10,12 +10,13 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/dialect"
+	"github.com/gorm-inbox/inbox/internal/store/mysql/mysqldialect"
 	"github.com/gorm-inbox/inbox/internal/store/postgres/pgdialect"
 	"github.com/gorm-inbox/inbox/internal/store/sqlite/sqlitedialect"
 )
 
 // all are the databases that an inbox can live in.
-var all = []*dialect.Dialect{pgdialect.Dialect, sqlitedialect.Dialect}
+var all = []*dialect.Dialect{pgdialect.Dialect, sqlitedialect.Dialect, mysqldialect.Dialect}
 
 // Register adds a database. It panics if there is one of that name. Call it in an init function: it is not safe for
 // concurrent use.

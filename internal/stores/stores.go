@@ -10,6 +10,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/dialect"
 	"github.com/gorm-inbox/inbox/internal/dialects"
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/mysql"
+	"github.com/gorm-inbox/inbox/internal/store/mysql/mysqldialect"
 	"github.com/gorm-inbox/inbox/internal/store/postgres"
 	"github.com/gorm-inbox/inbox/internal/store/postgres/pgdialect"
 	"github.com/gorm-inbox/inbox/internal/store/sqlite"
@@ -44,6 +46,9 @@ func Register(d *dialect.Dialect, maker Maker) {
 var makers = map[*dialect.Dialect]Maker{
 	pgdialect.Dialect: func(db *gorm.DB, naming models.Naming, options store.Options) (store.Store, error) {
 		return checked(postgres.New(db, naming, options))
+	},
+	mysqldialect.Dialect: func(db *gorm.DB, naming models.Naming, options store.Options) (store.Store, error) {
+		return checked(mysql.New(db, naming, options))
 	},
 	sqlitedialect.Dialect: func(db *gorm.DB, naming models.Naming, options store.Options) (store.Store, error) {
 		return checked(sqlite.New(db, naming, options))

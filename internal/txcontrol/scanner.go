@@ -18,6 +18,12 @@ type Syntax struct {
 	Quotes string
 	// Escape is the letter before a string in which a backslash escapes; "" if there is none.
 	Escape string
+	// Backslash says that a backslash escapes in each string.
+	Backslash bool
+	// Hash says that # begins a comment up to the end of the line.
+	Hash bool
+	// Executable says that comments which begin with an exclamation mark are executed.
+	Executable bool
 	// Dollars says that strings may be quoted by two equal tags, $$ or $tag$.
 	Dollars bool
 	// LineEnds are the characters that end a comment after two dashes.
@@ -52,7 +58,7 @@ func (s *scanner) statement() []string {
 				return words
 			}
 		case strings.IndexByte(s.Quotes, c) >= 0:
-			w = s.quoted(c, false)
+			w = s.quoted(c, s.Backslash && c != '`')
 		case c == '$' && s.Dollars && s.dollarQuoted():
 		case isStart(c):
 			w = s.word()
@@ -104,8 +110,11 @@ func (s *scanner) skipSpace() bool {
 			s.at++
 		case strings.HasPrefix(rest, "\uFEFF"):
 			s.at += len("\uFEFF")
-		case strings.HasPrefix(rest, "--"):
+		case strings.HasPrefix(rest, "--") && (!s.Hash || len(rest) == 2 || rest[2] <= ' '),
+			s.Hash && rest[0] == '#':
 			s.skipTo(strings.IndexAny(rest, s.LineEnds))
+		case s.Executable && executable.MatchString(rest):
+			s.skipTo(len(executable.FindString(rest)))
 		case strings.HasPrefix(rest, "/*"):
 			s.skipComment()
 		default:
@@ -114,6 +123,9 @@ func (s *scanner) skipSpace() bool {
 	}
 	return s.at > began
 }
+
+// executable is the beginning of a comment that is executed, as by servers of a version. Its end is no part of a word.
+var executable = regexp.MustCompile(`^/\*M?!\d*`)
 
 // skipTo skips n bytes, or everything if n is negative.
 func (s *scanner) skipTo(n int) {

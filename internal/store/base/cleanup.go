@@ -185,11 +185,11 @@ func scanStatus(rows *sql.Rows, s *models.HandlerStatus) error {
 	return err
 }
 
-// PartitionColumns are the columns that scanPartition scans.
+// PartitionColumns are the columns that ScanPartition scans.
 const PartitionColumns = `channel, group_id, topic, "partition", inline, caught_up_at, declared_at, undeclared_for, counted_at`
 
-// scanPartition scans a partition's progress.
-func scanPartition(rows *sql.Rows, p *models.Partition) error {
+// ScanPartition scans a partition's progress.
+func ScanPartition(rows *sql.Rows, p *models.Partition) error {
 	var caughtUp, declared, counted store.Stamp
 	err := rows.Scan(&p.Channel, &p.GroupID, &p.Topic, &p.Partition, &p.Inline, &caughtUp, &declared, &p.UndeclaredFor,
 		&counted)
@@ -198,7 +198,7 @@ func scanPartition(rows *sql.Rows, p *models.Partition) error {
 }
 
 func (c Common) FurthestBehind(ctx context.Context, inline bool) (p models.Partition, ok bool, err error) {
-	rows, err := store.Query(ctx, c.Pool(ctx), c.Text(c.sql.FurthestBehind), scanPartition, inline)
+	rows, err := store.Query(ctx, c.Pool(ctx), c.Text(c.sql.FurthestBehind), ScanPartition, inline)
 	if err != nil || len(rows) == 0 {
 		return p, false, Doing("find the partition that is furthest behind", err)
 	}
@@ -206,7 +206,7 @@ func (c Common) FurthestBehind(ctx context.Context, inline bool) (p models.Parti
 }
 
 func (c Common) ForgetPartitions(ctx context.Context, undeclaredFor time.Duration) ([]models.Partition, error) {
-	forgotten, err := store.Query(ctx, c.Pool(ctx), c.Text(c.sql.ForgetPartitions), scanPartition,
+	forgotten, err := store.Query(ctx, c.Pool(ctx), c.Text(c.sql.ForgetPartitions), ScanPartition,
 		int64(undeclaredFor/time.Second))
 	return forgotten, Doing("forget removed partitions", err)
 }

@@ -15,6 +15,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/columns"
+	"github.com/gorm-inbox/inbox/internal/dialects"
 	"github.com/gorm-inbox/inbox/internal/session"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/store/postgres/pgxtx"
@@ -39,7 +40,11 @@ type names struct {
 
 // NewDatabase checks the arguments of a new store. It does not access the database.
 func NewDatabase(db *gorm.DB, naming models.Naming, isolation *sql.TxOptions, options store.Options) (Database, error) {
-	if _, err := models.SQL(db.Dialector.Name(), naming); err != nil {
+	of, err := dialects.Of(db)
+	if err == nil {
+		_, err = models.SQL(of.Name, naming)
+	}
+	if err != nil {
 		return Database{}, fmt.Errorf("store: %w", err)
 	}
 	if inTransaction(db) {
@@ -48,11 +53,15 @@ func NewDatabase(db *gorm.DB, naming models.Naming, isolation *sql.TxOptions, op
 	if err := session.Check(db); err != nil {
 		return Database{}, fmt.Errorf("store: %w", err)
 	}
-	latest := `clock_timestamp()`
+	latest := of.Now
 	if options.TestClock {
-		latest = `NULL::timestamptz`
+		latest = of.NoTime
 	}
 	db = db.Session(&gorm.Session{NewDB: true}) // no inherited clauses, no dry run
+	if of.Pool != nil {
+		db = db.Session(&gorm.Session{})
+		db.Statement.ConnPool = of.Pool(db.Statement.ConnPool)
+	}
 	d := Database{DB: db, naming: naming, latest: latest, names: new(atomic.Pointer[names]), Singles: store.NewSingles(db),
 		Isolation: isolation}
 	d.names.Store(d.namesIn(naming.Schema))
@@ -79,6 +88,7 @@ func (d Database) namesIn(schema string) *names {
 		"{partitions}", columns.Quote(naming.Partitions()),
 		"{locks}", columns.Quote(naming.Locks()),
 		"{workers}", columns.Quote(naming.Workers()),
+		"{worker locks}", columns.Quote(strings.TrimSuffix(naming.Workers(), "workers")+"worker_locks"),
 		"{handlers}", columns.Quote(naming.Handlers()),
 		"{markers}", columns.Quote(naming.Markers()),
 		"{audit}", columns.Quote(naming.Audit()),
@@ -155,7 +165,11 @@ func Joined(tx *gorm.DB) (gorm.ConnPool, error) {
 	if tx == nil || !inTransaction(tx) {
 		return nil, store.ErrNoTransaction
 	}
-	return tx.Statement.ConnPool, session.Check(tx)
+	of, err := dialects.Of(tx)
+	if err != nil {
+		return nil, err
+	}
+	return of.Runs(tx.Statement.ConnPool), session.Check(tx)
 }
 
 func inTransaction(db *gorm.DB) bool {

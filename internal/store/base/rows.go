@@ -222,3 +222,6 @@ func WindowOf(after *store.Place, rows []WindowRow) store.Window {
 	}
 	return w
 }
+
+// Place returns where the row is in its walk.
+func (r OpenClaimRow) Place() *store.Place { return &store.Place{Due: r.due, StatusID: r.StatusID} }

@@ -71,7 +71,7 @@ var errorTests = []test{
 		err = s.db.Create(&row).Error
 		require.True(s, store.IsUniqueViolation(fmt.Errorf("wrapped: %w", errors.Join(errors.New("other"), err))),
 			"unique index: %v", err)
-		err = s.db.Exec(`INSERT INTO inbox_meta (key) VALUES ('other')`).Error
+		err = s.db.Table("inbox_meta").Create(map[string]any{"key": "other"}).Error
 		require.False(s, store.IsUniqueViolation(err), "not null: %v", err)
 		require.True(s, store.IsData(err))
 		err = s.db.Exec(`SELECT nothing FROM nowhere`).Error

@@ -127,8 +127,9 @@ var markerTests = []test{
 		require.NoError(s, tx.Exec(`SELECT 1`).Error)
 		s.Cleanup(func() { tx.Rollback() })
 		require.True(s, s.addMarker(marker("1", "h"), nil))
-		_, err := s.store.AddMarkerTx(s.ctx, tx, marker("1", "h"), patience)
-		require.True(s, store.IsSerialization(err), err)
+		added, err := s.store.AddMarkerTx(s.ctx, tx, marker("1", "h"), patience)
+		// MySQL's statements that write see what is committed, whatever the snapshot.
+		require.True(s, store.IsSerialization(err) || !s.isPostgres() && !added, "%v", err)
 	}},
 }
 

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"gorm.io/gorm/clause"
 
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
@@ -35,7 +36,7 @@ func (s *suite) furthestBehind(inline bool) *models.Partition {
 
 func (s *suite) partitions() (all []models.Partition) {
 	s.Helper()
-	require.NoError(s, s.db.Order("channel, partition").Find(&all).Error)
+	require.NoError(s, s.db.Order("channel").Order(clause.OrderByColumn{Column: clause.Column{Name: "partition"}}).Find(&all).Error)
 	for i := range all {
 		all[i].DeclaredAt, all[i].CountedAt = all[i].DeclaredAt.UTC(), all[i].CountedAt.UTC()
 	}

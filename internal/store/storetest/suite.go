@@ -4,6 +4,7 @@ package storetest
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"slices"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/internal/dialects"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/stores"
 	"github.com/gorm-inbox/inbox/internal/testenv"
@@ -451,7 +453,9 @@ func (s *suite) lock(tx *gorm.DB, table, where string) {
 // begin opens a transaction that is rolled back when the test ends, unless it ended before.
 func (s *suite) begin() *gorm.DB {
 	s.Helper()
-	tx := s.db.WithContext(s.ctx).Begin()
+	of, err := dialects.Of(s.db)
+	require.NoError(s, err)
+	tx := s.db.WithContext(s.ctx).Begin(&sql.TxOptions{Isolation: of.Stated})
 	require.NoError(s, tx.Error)
 	s.Cleanup(func() { tx.Rollback() })
 	return tx

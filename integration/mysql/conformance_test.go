@@ -1,0 +1,105 @@
+package mysql_test
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"gorm.io/driver/mysql"
+	"gorm.io/gorm"
+	"gorm.io/gorm/logger"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/storetest"
+	"github.com/gorm-inbox/inbox/internal/testenv"
+)
+
+func TestMySQL(t *testing.T) {
+	storetest.RunOn(t, open, func(*gorm.DB) storetest.Server { return server{} })
+}
+
+func open(t *testing.T) (*gorm.DB, store.Store) {
+	return storetest.Migrated(t, openDB(t))
+}
+
+// openDB opens a database of its own.
+func openDB(t *testing.T) *gorm.DB {
+	root := os.Getenv("MYSQL_DSN")
+	name := "t" + strings.ReplaceAll(uuid.NewString(), "-", "")
+	db, err := gorm.Open(mysql.Open(fmt.Sprintf(root, "")), &gorm.Config{Logger: logger.Discard})
+	require.NoError(t, err)
+	require.NoError(t, db.Exec("CREATE DATABASE "+name).Error)
+	t.Cleanup(func() {
+		require.NoError(t, db.Exec("DROP DATABASE "+name).Error)
+		pool, _ := db.DB()
+		_ = pool.Close()
+	})
+	return testenv.Open(t, mysql.Open(fmt.Sprintf(root, name)), gorm.Config{})
+}
+
+// server implements storetest.Server.
+type server struct{}
+
+// Waiting counts what waits for a row's lock or in a trigger.
+func (server) Waiting(db *gorm.DB) (waiting int, err error) {
+	return waiting, db.Raw(`SELECT (SELECT COUNT(*) FROM information_schema.innodb_trx t JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id
+			WHERE t.trx_state = 'LOCK WAIT' AND p.db = DATABASE())
+		+ (SELECT COUNT(*) FROM information_schema.processlist WHERE state = 'User lock' AND db = DATABASE())`).Scan(&waiting).Error
+}
+
+var gates atomic.Int64
+
+// Hold has a trigger wait for a lock of the server.
+func (server) Hold(db *gorm.DB, event storetest.Event) (release func() error, err error) {
+	gate := fmt.Sprintf("%s %d", event.Table, gates.Add(1))
+	held := db.Session(&gorm.Session{NewDB: true}).Begin()
+	var got int
+	if err := held.Raw(`SELECT GET_LOCK(?, 0)`, gate).Scan(&got).Error; err != nil {
+		return nil, err
+	}
+	when := ""
+	if event.Sets != "" {
+		when = fmt.Sprintf("IF NEW.%[1]s AND NOT OLD.%[1]s THEN ", event.Sets)
+	}
+	body := fmt.Sprintf(`DO GET_LOCK('%[1]s', 60); DO RELEASE_LOCK('%[1]s');`, gate)
+	if when != "" {
+		body = when + body + " END IF;"
+	}
+	err = db.Exec(fmt.Sprintf("CREATE TRIGGER hold_%d AFTER %s ON %s FOR EACH ROW BEGIN %s END", gates.Add(1), event.Statement, event.Table,
+		body)).Error
+	return func() error {
+		if held == nil {
+			return nil
+		}
+		err := held.Exec(`DO RELEASE_LOCK(?)`, gate).Error
+		_ = held.Rollback()
+		held = nil
+		return err
+	}, err
+}
+
+func (server) Lock(tx *gorm.DB, table, where string) error {
+	var rows []map[string]any
+	return tx.Raw(`SELECT 1 FROM ` + table + ` WHERE ` + strings.ReplaceAll(where, `"`, "`") + ` FOR UPDATE`).Scan(&rows).Error
+}
+
+func (server) LockWorker(tx *gorm.DB, workerID string, shared bool) error {
+	lock := `FOR UPDATE`
+	if shared {
+		lock = `LOCK IN SHARE MODE`
+	}
+	var id []string
+	return tx.Raw(`SELECT id FROM inbox_worker_locks WHERE id = ? `+lock, workerID).Scan(&id).Error
+}
+
+func (server) Terminate(db, tx *gorm.DB) error {
+	var id int
+	if err := tx.Raw(`SELECT CONNECTION_ID()`).Scan(&id).Error; err != nil {
+		return err
+	}
+	return db.Exec(`KILL ?`, id).Error
+}

@@ -1,0 +1,274 @@
+package mysql
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/base"
+	"github.com/gorm-inbox/inbox/internal/store/mysql/mysqldialect"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// chunks are the possible numbers of rows of a statement. A few fixed numbers mean that only a few statements are ever
+// prepared.
+var chunks = []int{256, 64, 16, 4, 1}
+
+// maxStatement bounds the bytes of a statement's values: max_allowed_packet is 16 MiB by default on MariaDB. A message
+// that is larger has a statement of its own.
+const maxStatement = 4 << 20
+
+// insertMessagesSQL inserts messages. The unique key on (id, namespace) refuses those that are known.
+func insertMessagesSQL(rows int) string {
+	return `INSERT INTO {messages} (id, namespace, transport_name, type, source, content, content_type, serialized_properties, ordering_key, received_at)
+VALUES ` + strings.Repeat(`, (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, rows)[2:]
+}
+
+// insertStatusesSQL inserts statuses in the order of acceptance, which is that of their sequence.
+func insertStatusesSQL(rows int) string {
+	return `INSERT INTO {statuses} (id, message_number, message_bytes, message_id, handler_key, created_at, lane_handler, lane_key, processing_started_at, worker_id)
+VALUES ` + strings.Repeat(`, (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, rows)[2:]
+}
+
+const (
+	// lockMessagesSQL and knownSQL lock known messages in the order of all accepts: two of them that share messages wait
+	// for each other instead of deadlocking, if both walk the same index.
+	lockMessagesSQL = numbersSQL + ` ORDER BY id, namespace FOR UPDATE`
+
+	knownSQL = `
+SELECT id, namespace, number, type, source, received_at, content, LENGTH(content) + LENGTH(serialized_properties)
+FROM {messages} FORCE INDEX (by_id) WHERE ` + isOfMessages + ` ORDER BY id, namespace FOR UPDATE`
+
+	// numbersSQL uses the unique key on (id, namespace).
+	numbersSQL = `
+SELECT id, namespace, number FROM {messages} FORCE INDEX (by_id) WHERE ` + isOfMessages
+
+	// isOfMessages names the IDs twice: MariaDB finds no range of an index in a list of pairs.
+	isOfMessages = `id IN ({list ?1}) AND (id, namespace) IN ({pairs ?2})`
+
+	// acceptKeysSQL uses the unique key on (message_number, handler_key).
+	acceptKeysSQL = `
+SELECT message_number, handler_key FROM {statuses} WHERE message_number IN ({list ?1}) AND handler_key IN ({list ?2})`
+
+	// acceptDeleteSQL uses the primary key.
+	acceptDeleteSQL = `DELETE FROM {statuses} WHERE id IN ({list ?1}) AND completed_at IS NULL`
+
+	// acceptRejectedSQL inserts one row and finds a conflict by the unique key on the coordinates.
+	acceptRejectedSQL = `
+INSERT INTO {rejected} (id, channel, topic, "partition", record_offset, record_timestamp, "key", "value", headers, reason, rejected_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, COALESCE({latest}, ?11))
+ON DUPLICATE KEY UPDATE id = id`
+
+	// clockSQL reads no table.
+	clockSQL = `SELECT COALESCE({latest}, CAST(?1 AS DATETIME(6)))`
+)
+
+// errKnown means that a message of a batch is known, which the batch was not expected to have.
+var errKnown = errors.New("a message is known")
+
+// Accept first takes all messages for new, as they mostly are. Only if one is known does it begin again and look which.
+func (s *Store) Accept(ctx context.Context, batch store.AcceptBatch) ([]store.Accepted, error) {
+	accepted, err := base.AcceptRetrying(ctx, s.Transaction, newOnly{s}, batch, nil)
+	if errors.Is(err, errKnown) {
+		return base.AcceptRetrying(ctx, s.Transaction, s, batch, nil)
+	}
+	return accepted, err
+}
+
+// newOnly is a store that accepts new messages only.
+type newOnly struct{ *Store }
+
+func (n newOnly) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage, _ []base.StatusRow,
+	_ string, now time.Time,
+) ([]base.StoredNumber, time.Time, error) {
+	inserted, err := n.insert(ctx, pool, messages, now)
+	if store.IsUniqueViolation(err) {
+		err = errKnown
+	}
+	return inserted, time.Time{}, err
+}
+
+// InsertNew locks the messages that are known and inserts the others. If another accept has inserted one in between, it
+// begins again.
+func (s *Store) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage, _ []base.StatusRow,
+	_ string, now time.Time,
+) (inserted []base.StoredNumber, claimedAt time.Time, err error) {
+	for try := 1; ; try++ {
+		known, err := s.numbers(ctx, pool, lockMessagesSQL, messages)
+		if err != nil {
+			return nil, time.Time{}, err
+		}
+		is := make(map[base.Identity]bool, len(known))
+		for _, k := range known {
+			is[k.Identity] = true
+		}
+		fresh := slices.DeleteFunc(slices.Clone(messages), func(m *store.NewMessage) bool { return is[base.IdentityOf(m)] })
+		inserted, err = s.insert(ctx, pool, fresh, now)
+		if !store.IsUniqueViolation(err) || try == collidingTries {
+			return inserted, time.Time{}, err
+		}
+	}
+}
+
+func (s *Store) insert(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage, now time.Time) (
+	[]base.StoredNumber, error,
+) {
+	if len(messages) == 0 {
+		return nil, nil
+	}
+	received, err := s.ClockIn(ctx, pool, now)
+	if err != nil {
+		return nil, err
+	}
+	for left := messages; len(left) > 0; {
+		fits, size := 0, 0
+		for fits < len(left) && (fits == 0 || size+left[fits].Size() <= maxStatement) {
+			size += left[fits].Size()
+			fits++
+		}
+		n := chunks[slices.IndexFunc(chunks, func(n int) bool { return n <= fits })]
+		args := make([]any, 0, n*10)
+		for _, m := range left[:n] {
+			args = append(args, m.ID, m.Namespace, m.TransportName, m.Type, m.Source, base.Filled(m.Content), m.ContentType,
+				m.SerializedProperties, nullBytes(m.OrderingKey), mysqldialect.Time(received))
+		}
+		if _, err := store.Exec(ctx, pool, s.Text(insertMessagesSQL(n)), args...); err != nil {
+			return nil, err
+		}
+		left = left[n:]
+	}
+	return s.numbers(ctx, pool, numbersSQL, messages)
+}
+
+// longestList is how many values a list may have: MariaDB makes a join of one with 1,000.
+const longestList = 500
+
+func (s *Store) numbers(ctx context.Context, pool gorm.ConnPool, statement string, messages []*store.NewMessage) (
+	all []base.StoredNumber, err error,
+) {
+	for part := range slices.Chunk(messages, longestList) {
+		ids, pairs := identities(part)
+		found, err := store.Query(ctx, pool, s.Text(statement), func(rows *sql.Rows, n *base.StoredNumber) error {
+			return rows.Scan(&n.ID, &n.Namespace, &n.Number)
+		}, ids, pairs)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, found...)
+	}
+	return all, nil
+}
+
+func identities(messages []*store.NewMessage) (ids mysqldialect.List, pairs mysqldialect.Rows) {
+	for _, m := range messages {
+		ids, pairs = append(ids, m.ID), append(pairs, []any{m.ID, m.Namespace})
+	}
+	return ids, pairs
+}
+
+// nullBytes returns NULL for a missing value, so that it differs from an empty one.
+func nullBytes(value []byte) any {
+	if value == nil {
+		return nil
+	}
+	return value
+}
+
+// InsertsStatuses returns false: the statuses are inserted once the numbers of their messages are known.
+func (s *Store) InsertsStatuses() bool { return false }
+
+func (s *Store) LockKnown(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage, now time.Time) (
+	known []base.Known, err error,
+) {
+	at, err := s.ClockIn(ctx, pool, now)
+	if err != nil {
+		return nil, err
+	}
+	contents := make(map[base.Identity][]byte, len(messages))
+	for _, m := range messages {
+		contents[base.IdentityOf(m)] = m.Content
+	}
+	for part := range slices.Chunk(messages, longestList) {
+		ids, pairs := identities(part)
+		found, err := store.Query(ctx, pool, s.Text(knownSQL), func(rows *sql.Rows, k *base.Known) error {
+			var received store.Stamp
+			var content sql.RawBytes // compared here and not kept
+			err := rows.Scan(&k.ID, &k.Namespace, &k.Number, &k.MessageType, &k.Source, &received, &content, &k.MessageBytes)
+			k.ReceivedAt, k.Now, k.ContentDiffers = received.Time, at, !bytes.Equal(content, contents[k.Identity])
+			return err
+		}, ids, pairs)
+		if err != nil {
+			return nil, err
+		}
+		known = append(known, found...)
+	}
+	return known, nil
+}
+
+func (s *Store) InsertStatuses(ctx context.Context, pool gorm.ConnPool, statuses []base.StatusRow, worker string,
+	now time.Time,
+) (added []string, claimedAt time.Time, err error) {
+	created, err := s.ClockIn(ctx, pool, now)
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	claims := worker != "" && slices.ContainsFunc(statuses, func(row base.StatusRow) bool { return row.Claim })
+	if claims {
+		if claims, err = s.lockWorker(ctx, pool, worker, true); err != nil {
+			return nil, time.Time{}, err
+		}
+	}
+	for left := statuses; len(left) > 0; {
+		n := chunks[slices.IndexFunc(chunks, func(n int) bool { return n <= len(left) })]
+		args := make([]any, 0, n*10)
+		for _, row := range left[:n] {
+			values := []any{row.ID, row.Number, row.MessageBytes, row.MessageID, row.HandlerKey, mysqldialect.Time(created),
+				nil, nil, nil, nil}
+			if row.Lane != nil {
+				values[6], values[7] = row.Lane.Handler, row.Lane.Key
+			}
+			if claims && row.Claim {
+				values[8], values[9] = mysqldialect.Time(now), worker
+			}
+			args, added = append(args, values...), append(added, row.ID)
+		}
+		if _, err := store.Exec(ctx, pool, s.Text(insertStatusesSQL(n)), args...); err != nil {
+			return nil, time.Time{}, err
+		}
+		left = left[n:]
+	}
+	if claims {
+		claimedAt = base.StoredTime(created)
+	}
+	return added, claimedAt, nil
+}
+
+func (s *Store) InsertRejected(ctx context.Context, pool gorm.ConnPool, rejected []models.RejectedMessage) error {
+	for _, r := range rejected {
+		_, err := store.Exec(ctx, pool, s.Text(acceptRejectedSQL), r.ID, r.Channel, r.Topic, r.Partition, r.Offset,
+			r.Timestamp, nullBytes(r.Key), nullBytes(r.Value), r.Headers, r.Reason, r.RejectedAt)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Store) Clock(ctx context.Context, now time.Time) (time.Time, error) {
+	return s.ClockIn(ctx, s.Pool(ctx), now)
+}
+
+func (s *Store) ClockIn(ctx context.Context, pool gorm.ConnPool, now time.Time) (time.Time, error) {
+	times, err := store.Query(ctx, pool, s.Text(clockSQL), store.Value[store.Stamp], now)
+	if err != nil {
+		return time.Time{}, base.Doing("read the database's clock", err)
+	}
+	return times[0].Time, nil
+}

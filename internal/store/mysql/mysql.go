@@ -1,0 +1,120 @@
+// Package mysql is the store on MySQL and MariaDB.
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/base"
+	"github.com/gorm-inbox/inbox/internal/store/mysql/mysqldialect"
+	"github.com/gorm-inbox/inbox/internal/store/operators"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// Store implements store.Store for MySQL 8.0.19 or later and MariaDB 10.6 or later. Each transaction states READ
+// COMMITTED: above it, what a statement does not find is locked, too, and accepts and claims deadlock. No statement
+// returns the rows that it has changed. So rows are first read and locked, in one order and by an index that is forced,
+// and then changed by their IDs.
+//
+// Statements are those of all databases, see mysqldialect.Translating.
+type Store struct {
+	base.Common
+	operators.Queries
+}
+
+// New returns a store for the tables of naming in db.
+func New(db *gorm.DB, naming models.Naming, options store.Options) (*Store, error) {
+	tables, err := base.NewDatabase(db, naming, store.ReadCommitted, options)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{Queries: operators.New(tables, operatorsForm)}
+	s.Common = base.NewCommon(tables, s, statements(), operatorsForm.Form)
+	return s, nil
+}
+
+func statements() base.Statements {
+	return base.Statements{Publishing: publishingSQL, Rejected: rejectedSQL, Requests: requestsSQL,
+		AddAudit: addAuditSQL, Siblings: siblingsSQL, AcceptKeys: acceptKeysSQL, AcceptDelete: acceptDeleteSQL,
+		DeleteAudit: deleteAuditSQL, ExpiredSizes: expiredSizesSQL, ExpiredMessages: expiredMessagesSQL,
+		ExpiredStatuses: expiredStatusesSQL, LeaseOwner: leaseOwnerSQL, ReleaseLease: releaseLeaseSQL, Paused: pausedSQL,
+		SetPaused: setPausedSQL, SetLegacyKeys: setLegacyKeysSQL, FurthestBehind: furthestBehindSQL,
+		WorkerLives: workerLivesSQL}
+}
+
+// KeepSchema does nothing: a session has one database, and a name without one is always that of the session.
+func (s *Store) KeepSchema(context.Context, gorm.ConnPool) error { return nil }
+
+func (s *Store) SingleWriter() bool { return false }
+
+// CheckIsolation returns nothing: the default is REPEATABLE READ everywhere, and each transaction states its own.
+func (s *Store) CheckIsolation(context.Context, sql.IsolationLevel) ([]store.Warning, error) {
+	return nil, nil
+}
+
+// Notify does nothing: MySQL has no notifications.
+func (s *Store) Notify(context.Context, ...string) error { return nil }
+
+// NotifyTx does nothing: MySQL has no notifications.
+func (s *Store) NotifyTx(context.Context, *gorm.DB, ...string) error { return nil }
+
+func (s *Store) Listen(context.Context) (store.Listener, error) { return nil, store.ErrCannotListen }
+
+// zoneSQL reads no table.
+const zoneSQL = `SELECT CAST('2026-01-02 03:04:05' AS DATETIME)`
+
+// CheckSettings refuses connections that would misread what is stored.
+func (s *Store) CheckSettings(ctx context.Context) ([]store.Warning, error) {
+	found, err := store.Query(ctx, s.Pool(ctx), zoneSQL, store.Value[any])
+	if err != nil {
+		return nil, base.Doing("ask how the driver reads times", err)
+	}
+	at, parsed := found[0].(time.Time)
+	if _, offset := at.Zone(); !parsed || offset != 0 {
+		return nil, errors.New("times are stored in UTC, and this connection reads them as others: add parseTime=true&loc=UTC to the DSN")
+	}
+	return nil, nil
+}
+
+// collidingTries bounds how often a transaction is tried that meets others.
+const collidingTries = 10
+
+// retrying runs work in a transaction, and again after a deadlock or a duplicate of a concurrent transaction.
+func (s *Store) retrying(ctx context.Context, work func(gorm.ConnPool) error) error {
+	for try := 1; ; try++ {
+		err := s.Transaction(ctx, work)
+		if err == nil || try == collidingTries || ctx.Err() != nil ||
+			!store.Collided(err) && !store.IsUniqueViolation(err) {
+			return err
+		}
+	}
+}
+
+// ids returns an argument for {list ?}.
+func listOf[T any](values []T) mysqldialect.List {
+	list := make(mysqldialect.List, len(values))
+	for i, value := range values {
+		list[i] = value
+	}
+	return list
+}
+
+// orNull returns NULL for the ID of no worker.
+func orNull(text string) any {
+	if text == "" {
+		return nil
+	}
+	return text
+}
+
+func nullableTime(t *time.Time) any {
+	if t == nil {
+		return nil
+	}
+	return mysqldialect.Time(*t)
+}

@@ -1,0 +1,109 @@
+package mysqldialect
+
+import (
+	"reflect"
+	"strings"
+
+	"github.com/gorm-inbox/inbox/internal/dialect"
+)
+
+const (
+	refused   = dialect.Refused
+	transient = dialect.Transient | dialect.Refused
+	collided  = dialect.Transient | dialect.Refused | dialect.Serialization
+	data      = dialect.Data | dialect.Refused
+	tooLong   = dialect.Transient | dialect.Refused | dialect.OfStatement | dialect.TimedOut
+	lost      = dialect.Transient | dialect.Lost | dialect.Unknown
+)
+
+// The numbers of errors that this package knows by name.
+const (
+	DuplicateEntry  = 1062
+	LockWaitTimeout = 1205
+	LockNotFree     = 3572
+)
+
+// The classes of errors by their numbers. Any other error is the statement's.
+var classes = map[int]dialect.Class{
+	1205: transient, // lock wait timeout: the statement alone is undone
+	1213: collided,  // deadlock
+	1020: collided | dialect.Snapshot,
+	3101: collided, // another member of the group was first
+	3572: transient,
+	1317: tooLong, 1969: tooLong, 3024: tooLong,
+	1062: data | dialect.Duplicate, 1586: data | dialect.Duplicate,
+	1048: data, 1264: data, 1265: data, 1292: data, 1364: data, 1366: data, 1406: data, 1451: data, 1452: data, 1690: data, 3819: data,
+	4025: data, 1153: data, 3140: data,
+	1021: transient, 1037: transient, 1038: transient, 1040: transient, 1041: transient, 1047: transient, 1114: transient,
+	1203: transient, 1206: transient, 1226: transient, 1637: transient, 1689: transient,
+	1290: transient | dialect.ReadOnly, 1792: transient | dialect.ReadOnly, 1836: transient | dialect.ReadOnly,
+	1053: lost, 1077: lost, 1079: lost, 1152: lost, 1158: lost, 1159: lost, 1160: lost, 1161: lost, 1184: lost,
+	1927: lost, 3169: lost, 2006: lost, 2013: lost, 4031: lost,
+	1180: dialect.Transient | dialect.Unknown, // an error during the commit
+	1105: transient,                           // Vitess, for what another tablet may do
+}
+
+func classify(err error) (dialect.Class, bool) {
+	number, text, found := Code(err)
+	switch {
+	case !found:
+		return 0, false
+	case number == 1105 && (strings.Contains(text, "VT12001") || strings.Contains(text, "VT03") || strings.Contains(text, "VT09")):
+		return refused, true
+	}
+	if class, known := classes[number]; known {
+		return class, true
+	}
+	return refused, true
+}
+
+// rolledBack reports whether an error has undone the whole transaction. The session then commits each further statement
+// by itself. Errors of data and of the statement's text undo the statement alone, and so do a duplicate and a lock that
+// was not free, unless the text says otherwise, as behind Vitess.
+func rolledBack(failure error, _ func(statement string) error) bool {
+	number, text, found := Code(failure)
+	if !found {
+		return false
+	}
+	if strings.Contains(text, "transaction rolled back") {
+		return true
+	}
+	switch number {
+	case LockWaitTimeout, LockNotFree:
+		return false
+	}
+	class, known := classes[number]
+	return known && !class.Has(dialect.Data)
+}
+
+// lostConnection is the number that Code returns for the driver's own error of a connection that was lost.
+const lostConnection = 2013
+
+// Code returns the number and the text of the server's error in an error. It recognizes the error of
+// github.com/go-sql-driver/mysql by its shape, so that users of other databases need not download that driver.
+func Code(err error) (number int, text string, found bool) {
+	if err == nil {
+		return 0, "", false
+	}
+	if err.Error() == "invalid connection" {
+		return lostConnection, err.Error(), true
+	}
+	value := reflect.Indirect(reflect.ValueOf(err))
+	if value.Kind() == reflect.Struct && strings.HasSuffix(value.Type().PkgPath(), "/mysql") {
+		field := value.FieldByName("Number")
+		if field.IsValid() && field.CanUint() {
+			return int(field.Uint()), err.Error(), true
+		}
+	}
+	switch wrapped := err.(type) {
+	case interface{ Unwrap() error }:
+		return Code(wrapped.Unwrap())
+	case interface{ Unwrap() []error }:
+		for _, each := range wrapped.Unwrap() {
+			if number, text, found := Code(each); found {
+				return number, text, true
+			}
+		}
+	}
+	return 0, "", false
+}

@@ -1,0 +1,139 @@
+// Package mysqldialect describes MySQL and MariaDB.
+package mysqldialect
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/gorm-inbox/inbox/internal/columns"
+	"github.com/gorm-inbox/inbox/internal/dialect"
+	"github.com/gorm-inbox/inbox/internal/txcontrol"
+)
+
+// Dialect is MySQL 8.0.19 or later and MariaDB 10.6 or later.
+var Dialect = &dialect.Dialect{
+	Name:           "mysql",
+	Title:          "MySQL",
+	Classify:       classify,
+	Waits:          "look in information_schema.innodb_trx for old transactions, and in SHOW PROCESSLIST",
+	Migrations:     migrations,
+	BeginMigration: beginMigration,
+	EndMigration:   endMigration,
+	CreateSchema:   createSchema,
+	ColumnsSQL:     columnsSQL,
+	PlaceSQL:       placeSQL,
+	InboxesSQL:     inboxesSQL,
+	Now:            `UTC_TIMESTAMP(6)`,
+	NoTime:         `CAST(NULL AS DATETIME(6))`,
+	Identity:       "bigint AUTO_INCREMENT",
+	Isolations:     []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable},
+	Stated:         sql.LevelReadCommitted,
+	Pool:           Translating,
+	RolledBack:     rolledBack,
+	Syntax: &txcontrol.Syntax{
+		Boundaries: append(slices.Clone(txcontrol.Boundaries), committing...),
+		Settings:   []string{"SET", "CALL"},
+		Quotes:     "'\"`",
+		Backslash:  true,
+		Hash:       true,
+		Executable: true,
+		LineEnds:   "\n",
+		Body:       "BEGIN",
+	},
+}
+
+// committing are the words that begin a statement before which the server commits.
+var committing = []string{"XA", "SET AUTOCOMMIT", "SET PASSWORD", "ALTER", "CREATE TABLE", "CREATE UNIQUE", "CREATE INDEX",
+	"CREATE FULLTEXT", "CREATE SPATIAL", "CREATE VIEW", "CREATE OR", "CREATE DATABASE", "CREATE SCHEMA", "CREATE USER",
+	"CREATE ROLE", "CREATE TRIGGER", "CREATE PROCEDURE", "CREATE FUNCTION", "CREATE EVENT", "CREATE SEQUENCE",
+	"CREATE DEFINER", "CREATE SERVER", "CREATE TABLESPACE", "DROP TABLE", "DROP INDEX", "DROP VIEW", "DROP DATABASE",
+	"DROP SCHEMA", "DROP USER", "DROP ROLE", "DROP TRIGGER", "DROP PROCEDURE", "DROP FUNCTION", "DROP EVENT",
+	"DROP SEQUENCE", "DROP SERVER", "DROP TABLESPACE", "RENAME", "TRUNCATE", "GRANT", "REVOKE", "LOCK", "UNLOCK",
+	"ANALYZE", "OPTIMIZE", "REPAIR", "CHECK TABLE", "CACHE", "LOAD INDEX", "FLUSH", "RESET", "INSTALL", "UNINSTALL",
+	"CHANGE", "STOP"}
+
+//go:embed migrations
+var migrations embed.FS
+
+// lockName names a lock of the whole server: it begins with a hash of the database, and is not longer than MySQL takes.
+func lockName(database, lock string) string {
+	sum := sha256.Sum256([]byte(database + "\x00" + lock))
+	return "inbox " + hex.EncodeToString(sum[:16])
+}
+
+// beginMigration waits for a lock of the session. DDL commits by itself, so there is no transaction: each step is
+// idempotent instead.
+func beginMigration(ctx context.Context, conn *sql.Conn, lock string) error {
+	name, err := sessionLock(ctx, conn, lock)
+	for err == nil {
+		// The server may not notice for long that a client has gone that waits.
+		var got sql.NullInt64
+		if err = conn.QueryRowContext(ctx, `SELECT GET_LOCK(?, 5)`, name).Scan(&got); err == nil && got.Int64 == 1 {
+			return nil
+		}
+		err = errors.Join(err, ctx.Err())
+	}
+	return err
+}
+
+func endMigration(ctx context.Context, conn *sql.Conn, lock string) error {
+	name, err := sessionLock(ctx, conn, lock)
+	if err == nil {
+		_, err = conn.ExecContext(ctx, `DO RELEASE_LOCK(?)`, name)
+	}
+	return err
+}
+
+func sessionLock(ctx context.Context, conn *sql.Conn, lock string) (string, error) {
+	var database sql.NullString
+	err := conn.QueryRowContext(ctx, `SELECT DATABASE()`).Scan(&database)
+	return lockName(database.String, lock), err
+}
+
+// createSchema checks for the database first, because CREATE DATABASE IF NOT EXISTS needs the privilege even if there
+// is nothing to create.
+func createSchema(ctx context.Context, conn *sql.Conn, schema string) error {
+	var exists bool
+	err := conn.QueryRowContext(ctx,
+		`SELECT count(*) > 0 FROM information_schema.schemata WHERE schema_name = ?`, schema).Scan(&exists)
+	if err == nil && !exists {
+		_, err = conn.ExecContext(ctx, `CREATE DATABASE `+quoted(schema))
+	}
+	return err
+}
+
+func quoted(name string) string { return strings.ReplaceAll(columns.Quote(name), `"`, "`") }
+
+// columnsSQL reads the dictionary's rows of the tables.
+func columnsSQL(tables map[string]string, schema string) string {
+	of := `DATABASE()`
+	if schema != "" {
+		of = `'` + schema + `'`
+	}
+	var cases, names []string
+	for _, table := range slices.Sorted(maps.Keys(tables)) {
+		name := `'` + strings.TrimPrefix(tables[table], schema+".") + `'`
+		cases, names = append(cases, `WHEN `+name+` THEN '`+table+`'`), append(names, name)
+	}
+	return `SELECT CASE table_name ` + strings.Join(cases, " ") + ` END, column_name, false FROM information_schema.columns
+		WHERE table_schema = ` + of + ` AND table_name IN (` + strings.Join(names, ", ") + `) ORDER BY table_name, ordinal_position`
+}
+
+const placeSQL = `SELECT CONCAT('database ', COALESCE(DATABASE(), '(none)'), ' of ', @@hostname, ':', @@port), ''`
+
+// inboxesSQL reads the dictionary, which shows what this user may read.
+func inboxesSQL(limit int) string {
+	return fmt.Sprintf(`SELECT s.table_schema, LEFT(s.table_name, LENGTH(s.table_name) - LENGTH('handler_statuses')), true
+		FROM information_schema.tables s
+		JOIN information_schema.tables m ON m.table_schema = s.table_schema
+			AND m.table_name = CONCAT(LEFT(s.table_name, LENGTH(s.table_name) - LENGTH('handler_statuses')), 'meta')
+		WHERE s.table_name LIKE '%%handler\_statuses' ORDER BY 1, 2 LIMIT %d`, limit)
+}
