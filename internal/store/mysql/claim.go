@@ -25,7 +25,7 @@ SELECT ` + claimColumns + ` FROM {statuses} FORCE INDEX (due)
 WHERE ` + isDue + ` ORDER BY due_at, id LIMIT ?4 FOR UPDATE SKIP LOCKED`
 
 const (
-	isDue = isPending + ` AND due_at <= GREATEST(?2, COALESCE({latest}, ?2)) AND processing_started_at IS NULL AND (next_attempt_at IS NULL OR next_attempt_at <= ?3)`
+	isDue = isPending + ` AND due_at <= GREATEST(?2, UTC_TIMESTAMP(6)) AND processing_started_at IS NULL AND (next_attempt_at IS NULL OR next_attempt_at <= ?3)`
 
 	// isPending has the range ?5 to ?8: the places after and up to which rows are read.
 	isPending = `handler_key = ?1 AND due_at >= ?5 AND (due_at > ?5 OR id > ?6) AND due_at <= ?7 AND (due_at < ?7 OR id <= ?8)`
@@ -229,7 +229,7 @@ func (s *Store) NextDue(ctx context.Context, keys []string, now time.Time) (time
 const windowRowsSQL = `
 SELECT s.due_at, s.id, s.processing_started_at IS NULL, COALESCE((SELECT m.namespace FROM {messages} m WHERE m.number = s.message_number), '')
 FROM {statuses} s FORCE INDEX (due)
-WHERE s.handler_key = ?1 AND s.due_at <= GREATEST(?2, COALESCE({latest}, ?2)) AND s.due_at >= ?3 AND (s.due_at > ?3 OR s.id > ?4)
+WHERE s.handler_key = ?1 AND s.due_at <= GREATEST(?2, UTC_TIMESTAMP(6)) AND s.due_at >= ?3 AND (s.due_at > ?3 OR s.id > ?4)
 ORDER BY s.due_at, s.id LIMIT ?5`
 
 func (s *Store) NextWindow(ctx context.Context, handlerKey string, after *store.Place, leave []string, now time.Time) (

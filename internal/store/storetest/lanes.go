@@ -93,7 +93,7 @@ func (s *suite) waiting() []string {
 func (s *suite) retry(messageID, handlerKey string) {
 	s.Helper()
 	changed := s.db.WithContext(s.ctx).Exec(`UPDATE inbox_handler_statuses SET is_poisoned = false, error_count = 0, version = version + 1
-		WHERE message_id = ? AND handler_key = ? AND is_poisoned`, messageID, handlerKey)
+		WHERE id = ? AND is_poisoned`, s.status(messageID, handlerKey).ID)
 	require.NoError(s, changed.Error)
 	require.EqualValues(s, 1, changed.RowsAffected)
 }
