@@ -17,8 +17,8 @@ import (
 // at which the statement began.
 const (
 	heartbeatSQL = `
-INSERT INTO {workers} (id, host, pid, handler_keys, health, consumers, database_role, started_at, heartbeat_at)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, SUBSTRING_INDEX(USER(), '@', 1), UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))
+INSERT INTO {workers} (id, host, pid, handler_keys, health, consumers, settings, database_role, started_at, heartbeat_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, SUBSTRING_INDEX(USER(), '@', 1), UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))
 ON DUPLICATE KEY UPDATE host = VALUES(host), pid = VALUES(pid), handler_keys = VALUES(handler_keys), health = VALUES(health),
 	consumers = VALUES(consumers), database_role = VALUES(database_role), heartbeat_at = VALUES(heartbeat_at)`
 
@@ -68,7 +68,7 @@ func (s *Store) Heartbeat(ctx context.Context, w store.Worker, _ time.Time) erro
 		}
 		if err == nil {
 			_, err = store.Exec(ctx, pool, s.Text(heartbeatSQL), w.ID, w.Host, w.PID, base.HandlerKeysJSON(w),
-				base.HealthJSON(w), base.ConsumersJSON(w))
+				base.HealthJSON(w), base.ConsumersJSON(w), w.Settings)
 		}
 		if err == nil && len(released) == 0 {
 			_, err = store.Exec(ctx, pool, s.Text(addLockSQL), w.ID)

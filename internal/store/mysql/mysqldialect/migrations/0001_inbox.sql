@@ -187,6 +187,7 @@ CREATE TABLE IF NOT EXISTS ${schema}`${prefix}workers` (
     `released_at` datetime(6),
     `health` longtext NOT NULL,
     `consumers` longtext NOT NULL,
+    `settings` longtext NOT NULL DEFAULT (''),
     `database_role` varbinary(800) NOT NULL,
     PRIMARY KEY (`id`)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;

@@ -1,0 +1,274 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/base"
+	"github.com/gorm-inbox/inbox/internal/store/mysql/mysqldialect"
+	"github.com/gorm-inbox/inbox/internal/store/operators"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// The actions of operators lock rows that may be changed, change them by their IDs, and return what they have locked.
+// See package operators for what each does.
+const (
+	// lockOpenSQL locks open rows by the primary key.
+	lockOpenSQL = `
+SELECT s.id, s.message_id, s.handler_key, s.lane_handler, s.lane_key, s.version FROM {statuses} s FORCE INDEX (PRIMARY)
+WHERE s.id IN ({list ?1}) AND s.completed_at IS NULL AND `
+
+	isRetryable = `(s.is_poisoned OR NOT s.is_waiting AND s.processing_started_at IS NULL AND s.last_error IS NOT NULL
+	AND s.error_count + s.abandoned_count + s.interrupted_count > 0)`
+
+	isDiscardable = `(s.is_poisoned OR s.processing_started_at IS NULL)`
+
+	inOrder = ` ORDER BY s.id FOR UPDATE`
+
+	// lockEndedOneSQL locks an ended row by the unique key on (message_number, handler_key).
+	lockEndedOneSQL = `
+SELECT s.id, s.message_id, s.handler_key, s.lane_handler, s.lane_key, s.version FROM {statuses} s FORCE INDEX (message)
+WHERE s.message_number = ?1 AND s.handler_key = ?2 AND s.version = ?3 AND s.completed_at IS NOT NULL
+	AND s.outcome IN ('processed', 'discarded') FOR UPDATE`
+
+	unclaimed = `processing_started_at = NULL, worker_id = NULL, is_waiting = 0, holds_lane = 0, version = version + 1`
+	atSQL     = `LEAST(?2, COALESCE({latest}, ?2))`
+)
+
+var (
+	// Assignments are taken one after the other: what reads a column comes before what changes it.
+	retrySQL = `
+UPDATE {statuses} s SET attempts = ` + attemptsSQL("s", `JSON_OBJECT('at', `+asJSONTime(atSQL)+`, 'retried', `+asJSONBool("1")+`)`) + `,
+	error_count = 0, abandoned_count = 0, interrupted_count = 0, requeued_count = requeued_count + 1, is_poisoned = 0,
+	published_at = NULL, next_attempt_at = ` + atSQL + `, poisoned_at = NULL, completed_at = NULL, outcome = '', ` + unclaimed + `
+WHERE id IN ({list ?1})`
+
+	discardSQL = `
+UPDATE {statuses} SET completed_at = ` + atSQL + `, outcome = 'discarded', abandoned_count = 0, interrupted_count = 0, is_poisoned = 0,
+	next_attempt_at = NULL, ` + unclaimed + `
+WHERE id IN ({list ?1})`
+
+	releaseClaimSQL = `
+UPDATE {statuses} s SET attempts = ` + attemptsSQL("s", `JSON_OBJECT('at', `+asJSONTime(atSQL)+`, 'claimed_at', `+
+		asJSONTime("s.processing_started_at")+`, 'worker_id', CONVERT(s.worker_id USING utf8mb4), 'error', '`+operators.ReleasedError+`')`) + `,
+	abandoned_count = abandoned_count + 1, next_attempt_at = ` + atSQL + `, ` + unclaimed + `
+WHERE id IN ({list ?1})`
+)
+
+// changed is a row that is locked.
+type changed struct {
+	store.ChangedStatus
+	version int64
+}
+
+func scanChanged(rows *sql.Rows, c *changed) error {
+	var lane base.LaneColumns
+	err := rows.Scan(&c.ID, &c.MessageID, &c.HandlerKey, &lane.Handler, &lane.Key, &c.version)
+	c.Lane = lane.Lane()
+	return err
+}
+
+func (s *Store) RetryStatuses(ctx context.Context, pool gorm.ConnPool, refs []store.VersionedID, now time.Time) (
+	[]store.ChangedStatus, error,
+) {
+	return s.act(ctx, pool, isRetryable+inOrder, retrySQL, refs, now)
+}
+
+func (s *Store) DiscardStatuses(ctx context.Context, pool gorm.ConnPool, refs []store.VersionedID, now time.Time) (
+	[]store.ChangedStatus, error,
+) {
+	return s.act(ctx, pool, isDiscardable+inOrder, discardSQL, refs, now)
+}
+
+func (s *Store) ReleaseClaim(ctx context.Context, pool gorm.ConnPool, ref store.VersionedID, now time.Time) (
+	*store.ChangedStatus, error,
+) {
+	// It does not wait for the transaction of a handler, which locks the row until it ends.
+	done, err := s.act(ctx, pool, `s.processing_started_at IS NOT NULL`+inOrder+` SKIP LOCKED`, releaseClaimSQL,
+		[]store.VersionedID{ref}, now)
+	if err != nil || len(done) == 0 {
+		return nil, err
+	}
+	return &done[0], nil
+}
+
+// act changes the rows that fulfill a condition and are at their versions; a version of 0 is any.
+func (s *Store) act(ctx context.Context, pool gorm.ConnPool, condition, statement string, refs []store.VersionedID,
+	now time.Time,
+) (done []store.ChangedStatus, err error) {
+	versions := make(map[string]int64, len(refs))
+	for _, ref := range refs {
+		versions[ref.ID] = ref.Version
+	}
+	refs = slices.Clone(refs)
+	slices.SortFunc(refs, func(a, b store.VersionedID) int { return strings.Compare(a.ID, b.ID) })
+	for part := range slices.Chunk(refs, longestList) {
+		var wanted mysqldialect.List
+		for _, ref := range part {
+			wanted = append(wanted, ref.ID)
+		}
+		locked, err := store.Query(ctx, pool, s.Text(lockOpenSQL+condition), scanChanged, wanted)
+		if err != nil {
+			return nil, err
+		}
+		var ids mysqldialect.List
+		for _, c := range locked {
+			if v := versions[c.ID]; v == 0 || v == c.version {
+				ids, done = append(ids, c.ID), append(done, c.ChangedStatus)
+			}
+		}
+		if len(ids) > 0 {
+			if _, err := store.Exec(ctx, pool, s.Text(statement), ids, now); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return done, nil
+}
+
+func (s *Store) RerunStatus(ctx context.Context, pool gorm.ConnPool, messageNumber int64, handlerKey string,
+	version int64, now time.Time,
+) (*store.ChangedStatus, error) {
+	locked, err := store.Query(ctx, pool, s.Text(lockEndedOneSQL), scanChanged, messageNumber, handlerKey, version)
+	if err != nil || len(locked) == 0 {
+		return nil, err
+	}
+	if _, err := store.Exec(ctx, pool, s.Text(retrySQL), mysqldialect.List{locked[0].ID}, now); err != nil {
+		return nil, err
+	}
+	return &locked[0].ChangedStatus, nil
+}
+
+const (
+	// lockMessageSQL and deleteOneSQL use the messages' primary key.
+	lockMessageSQL = `SELECT id, namespace, type, received_at FROM {messages} WHERE number = ?1 FOR UPDATE`
+
+	// lockStatusesSQL waits for a claim that is being committed, and then sees it.
+	lockStatusesSQL = `
+SELECT s.id, s.message_id, s.handler_key, s.lane_handler, s.lane_key, s.processing_started_at IS NOT NULL
+FROM {statuses} s FORCE INDEX (message) WHERE s.message_number = ?1 ORDER BY s.handler_key FOR UPDATE`
+
+	deleteAnySQL = `DELETE FROM {statuses} WHERE id IN ({list ?1})`
+)
+
+func (s *Store) DeleteMessage(ctx context.Context, pool gorm.ConnPool, number int64) (deleted *models.Message,
+	statuses []store.ChangedStatus, left int64, err error,
+) {
+	found, err := store.Query(ctx, pool, s.Text(lockMessageSQL), func(rows *sql.Rows, m *models.Message) error {
+		var received store.Stamp
+		err := rows.Scan(&m.ID, &m.Namespace, &m.Type, &received)
+		m.ReceivedAt = received.Time
+		return err
+	}, number)
+	if err != nil || len(found) == 0 {
+		return nil, nil, 0, err
+	}
+	locked, err := store.Query(ctx, pool, s.Text(lockStatusesSQL), scanChanged, number)
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	var ids mysqldialect.List
+	for _, c := range locked {
+		if processing := c.version != 0; processing {
+			left++
+			continue
+		}
+		ids, statuses = append(ids, c.ID), append(statuses, c.ChangedStatus)
+	}
+	if len(ids) > 0 {
+		if _, err := store.Exec(ctx, pool, s.Text(deleteAnySQL), ids); err != nil {
+			return nil, nil, 0, err
+		}
+	}
+	if left == 0 {
+		_, err = store.Exec(ctx, pool, s.Text(deleteMessagesSQL), mysqldialect.List{number})
+	}
+	return &found[0], statuses, left, err
+}
+
+const (
+	// earliestSQL reads the first status of each message by the unique key on (message_number, handler_key).
+	earliestSQL = `
+SELECT message_number, MIN(sequence), MAX(message_bytes), SUM(CASE WHEN handler_key IN ({list ?2}) THEN 1 ELSE 0 END)
+FROM {statuses} FORCE INDEX (message) WHERE message_number IN ({list ?1}) GROUP BY message_number`
+
+	addStatusesSQL = `
+INSERT INTO {statuses} (id, message_number, message_id, handler_key, sequence, message_bytes, created_at, lane_handler, lane_key)
+VALUES `
+)
+
+// AddStatuses adds rows to messages that are locked. A message without any row is about to be cleaned up.
+func (s *Store) AddStatuses(ctx context.Context, pool gorm.ConnPool, key string, keys []string,
+	statuses []store.AddedStatus, now time.Time,
+) (added []string, err error) {
+	at, err := s.ClockIn(ctx, pool, now)
+	if err != nil {
+		return nil, err
+	}
+	if at.After(now) {
+		at = now
+	}
+	type earliest struct{ number, sequence, bytes, has int64 }
+	for part := range slices.Chunk(statuses, longestList) {
+		var numbers mysqldialect.List
+		for _, each := range part {
+			numbers = append(numbers, each.MessageNumber)
+		}
+		found, err := store.Query(ctx, pool, s.Text(earliestSQL), func(rows *sql.Rows, e *earliest) error {
+			return rows.Scan(&e.number, &e.sequence, &e.bytes, &e.has)
+		}, numbers, listOf(keys))
+		if err != nil {
+			return nil, err
+		}
+		of := make(map[int64]earliest, len(found))
+		for _, e := range found {
+			of[e.number] = e
+		}
+		var rows []string
+		var args []any
+		for _, each := range part {
+			e, has := of[each.MessageNumber]
+			if !has || e.has > 0 {
+				continue
+			}
+			var lane [2]any
+			if each.Lane != nil {
+				lane = [2]any{each.Lane.Handler, each.Lane.Key}
+			}
+			rows, added = append(rows, `(?, ?, ?, ?, ?, ?, ?, ?, ?)`), append(added, each.ID)
+			args = append(args, each.ID, each.MessageNumber, each.MessageID, key, e.sequence, e.bytes, mysqldialect.Time(at),
+				lane[0], lane[1])
+		}
+		if len(rows) > 0 {
+			if _, err := store.Exec(ctx, pool, s.Text(addStatusesSQL)+strings.Join(rows, ", "), args...); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return added, nil
+}
+
+const (
+	lockRejectedSQL = `SELECT channel, topic, "partition", record_offset FROM {rejected} WHERE id = ?1 FOR UPDATE`
+	dropRejectedSQL = `DELETE FROM {rejected} WHERE id = ?1`
+)
+
+func (s *Store) DropRejected(ctx context.Context, pool gorm.ConnPool, id string) (*models.RejectedMessage, error) {
+	found, err := store.Query(ctx, pool, s.Text(lockRejectedSQL), func(rows *sql.Rows, r *models.RejectedMessage) error {
+		return rows.Scan(&r.Channel, &r.Topic, &r.Partition, &r.Offset)
+	}, id)
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	if _, err := store.Exec(ctx, pool, s.Text(dropRejectedSQL), id); err != nil {
+		return nil, fmt.Errorf("delete rejected message: %w", err)
+	}
+	return &found[0], nil
+}
