@@ -272,3 +272,14 @@ func (s *Store) DropRejected(ctx context.Context, pool gorm.ConnPool, id string)
 	}
 	return &found[0], nil
 }
+
+// deleteRequestsSQL uses the index on requested_at.
+const deleteRequestsSQL = `DELETE FROM {worker requests} WHERE requested_at < ?1 ORDER BY requested_at, id LIMIT ?2`
+
+func (s *Store) DeleteRequests(ctx context.Context, before time.Time, limit int) (deleted int64, err error) {
+	err = s.retrying(ctx, func(pool gorm.ConnPool) error {
+		deleted, err = store.Exec(ctx, pool, s.Text(deleteRequestsSQL), before, limit)
+		return err
+	})
+	return deleted, err
+}

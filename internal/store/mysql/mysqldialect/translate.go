@@ -119,6 +119,10 @@ var (
 	compared   = regexp.MustCompile(`\(([\w."]+), ([\w."]+)\) ([<>]=?) \(([^(),]+|COALESCE\([^()]*\)), ([^(),]+)\)`)
 )
 
+// casts name types as MySQL does.
+var casts = strings.NewReplacer(` AS text)`, ` AS CHAR)`, ` AS bigint)`, ` AS SIGNED)`, ` AS integer)`, ` AS SIGNED)`,
+	` NULLS FIRST`, ``)
+
 func parse(text string) []part {
 	if known, found := statements.Load(text); found {
 		return known.([]part)
@@ -136,7 +140,7 @@ func parse(text string) []part {
 		c := compared.FindStringSubmatch(found)
 		return fmt.Sprintf(`(%[1]s %[3]s= %[4]s AND (%[1]s %[3]s %[4]s OR %[2]s %[6]s %[5]s))`, c[1], c[2], c[3][:1], c[4], c[5], c[3])
 	})
-	common = strings.ReplaceAll(common, `"`, "`")
+	common = casts.Replace(strings.ReplaceAll(common, `"`, "`"))
 	var parts []part
 	at := 0
 	for _, m := range parameter.FindAllStringSubmatchIndex(common, -1) {
