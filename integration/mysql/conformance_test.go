@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
@@ -19,7 +20,7 @@ import (
 )
 
 func TestMySQL(t *testing.T) {
-	storetest.RunOn(t, open, func(*gorm.DB) storetest.Server { return server{} })
+	storetest.RunOn(t, open, func(*gorm.DB) storetest.Server { return &server{} })
 }
 
 func open(t *testing.T) (*gorm.DB, store.Store) {
@@ -42,19 +43,31 @@ func openDB(t *testing.T) *gorm.DB {
 }
 
 // server implements storetest.Server.
-type server struct{}
+type server struct {
+	read    time.Time // when waiting was read
+	waiting int
+}
 
-// Waiting counts what waits for a row's lock or in a trigger.
-func (server) Waiting(db *gorm.DB) (waiting int, err error) {
-	return waiting, db.Raw(`SELECT (SELECT COUNT(*) FROM information_schema.innodb_trx t JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id
+// refreshed is after which time without a reader the server reads its transactions anew.
+const refreshed = 150 * time.Millisecond
+
+// Waiting counts what waits for a row's lock or in a trigger. Between two readings it repeats the answer.
+func (m *server) Waiting(db *gorm.DB) (int, error) {
+	if time.Since(m.read) < refreshed {
+		return m.waiting, nil
+	}
+	err := db.Raw(`SELECT (SELECT COUNT(*) FROM information_schema.innodb_trx t JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id
 			WHERE t.trx_state = 'LOCK WAIT' AND p.db = DATABASE())
-		+ (SELECT COUNT(*) FROM information_schema.processlist WHERE state = 'User lock' AND db = DATABASE())`).Scan(&waiting).Error
+		+ (SELECT COUNT(*) FROM information_schema.processlist WHERE state = 'User lock' AND db = DATABASE())`).Scan(&m.waiting).Error
+	m.read = time.Now()
+	return m.waiting, err
 }
 
 var gates atomic.Int64
 
-// Hold has a trigger wait for a lock of the server.
-func (server) Hold(db *gorm.DB, event storetest.Event) (release func() error, err error) {
+// Hold has a trigger wait for a lock of the server. An accept locks the known messages before it inserts others, so it
+// is held before that.
+func (*server) Hold(db *gorm.DB, event storetest.Event) (release func() error, err error) {
 	gate := fmt.Sprintf("%s %d", event.Table, gates.Add(1))
 	held := db.Session(&gorm.Session{NewDB: true}).Begin()
 	var got int
@@ -65,11 +78,15 @@ func (server) Hold(db *gorm.DB, event storetest.Event) (release func() error, er
 	if event.Sets != "" {
 		when = fmt.Sprintf("IF NEW.%[1]s AND NOT OLD.%[1]s THEN ", event.Sets)
 	}
+	moment := "AFTER"
+	if event.Table == "inbox_messages" {
+		moment = "BEFORE"
+	}
 	body := fmt.Sprintf(`DO GET_LOCK('%[1]s', 60); DO RELEASE_LOCK('%[1]s');`, gate)
 	if when != "" {
 		body = when + body + " END IF;"
 	}
-	err = db.Exec(fmt.Sprintf("CREATE TRIGGER hold_%d AFTER %s ON %s FOR EACH ROW BEGIN %s END", gates.Add(1), event.Statement, event.Table,
+	err = db.Exec(fmt.Sprintf("CREATE TRIGGER hold_%d %s %s ON %s FOR EACH ROW BEGIN %s END", gates.Add(1), moment, event.Statement, event.Table,
 		body)).Error
 	return func() error {
 		if held == nil {
@@ -82,12 +99,12 @@ func (server) Hold(db *gorm.DB, event storetest.Event) (release func() error, er
 	}, err
 }
 
-func (server) Lock(tx *gorm.DB, table, where string) error {
+func (*server) Lock(tx *gorm.DB, table, where string) error {
 	var rows []map[string]any
 	return tx.Raw(`SELECT 1 FROM ` + table + ` WHERE ` + strings.ReplaceAll(where, `"`, "`") + ` FOR UPDATE`).Scan(&rows).Error
 }
 
-func (server) LockWorker(tx *gorm.DB, workerID string, shared bool) error {
+func (*server) LockWorker(tx *gorm.DB, workerID string, shared bool) error {
 	lock := `FOR UPDATE`
 	if shared {
 		lock = `LOCK IN SHARE MODE`
@@ -96,7 +113,18 @@ func (server) LockWorker(tx *gorm.DB, workerID string, shared bool) error {
 	return tx.Raw(`SELECT id FROM inbox_worker_locks WHERE id = ? `+lock, workerID).Scan(&id).Error
 }
 
-func (server) Terminate(db, tx *gorm.DB) error {
+// Survive makes the transaction the larger one: a server ends that which has changed and locked less.
+func (*server) Survive(tx *gorm.DB) error {
+	rows := make([]map[string]any, 100)
+	for i := range rows {
+		rows[i] = map[string]any{"name": fmt.Sprint("large ", i), "owner_id": "", "expires_at": time.Now()}
+	}
+	return tx.Table("inbox_locks").Create(rows).Error
+}
+
+func (*server) Evicts() bool { return false }
+
+func (*server) Terminate(db, tx *gorm.DB) error {
 	var id int
 	if err := tx.Raw(`SELECT CONNECTION_ID()`).Scan(&id).Error; err != nil {
 		return err

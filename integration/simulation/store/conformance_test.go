@@ -91,6 +91,11 @@ func (s *server) LockWorker(tx *gorm.DB, workerID string, shared bool) error {
 	return locked(tx, `SELECT lock_row('claims of workers', ?, 3, false)`, workerID)
 }
 
+// Survive does nothing: the database ends the transaction whose wait closes the circle last.
+func (s *server) Survive(*gorm.DB) error { return nil }
+
+func (s *server) Evicts() bool { return true }
+
 func (s *server) Terminate(db, tx *gorm.DB) error {
 	if err := locked(tx, `SELECT lock_row('a session', 1, 3, false)`); err != nil {
 		return err

@@ -18,8 +18,12 @@ type Server interface {
 	Lock(tx *gorm.DB, table, where string) error
 	// LockWorker takes the lock that claims of a worker share: shared, or for the transaction alone.
 	LockWorker(tx *gorm.DB, workerID string, shared bool) error
+	// Survive has the server end the other transaction where this one is in a deadlock.
+	Survive(tx *gorm.DB) error
 	// Terminate ends the session of a transaction.
 	Terminate(db, tx *gorm.DB) error
+	// Evicts reports whether EvictHolders finds sessions. Elsewhere it ends none.
+	Evicts() bool
 }
 
 // Event is what statements do to a table.
@@ -78,6 +82,11 @@ func (postgres) LockWorker(tx *gorm.DB, workerID string, shared bool) error {
 	}
 	return tx.Exec(`SELECT `+lock+`(hashtextextended(?, 0))`, workerID).Error
 }
+
+// Survive never detects deadlocks on this side.
+func (postgres) Survive(tx *gorm.DB) error { return tx.Exec(`SET LOCAL deadlock_timeout = '1h'`).Error }
+
+func (postgres) Evicts() bool { return true }
 
 func (postgres) Terminate(db, tx *gorm.DB) error {
 	var pid int
