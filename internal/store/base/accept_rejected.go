@@ -20,7 +20,11 @@ var errConflict = errors.New("a message ID is known with another type, source or
 type RejectedRows struct{ Load, Remove, Reason string }
 
 func (c Common) LoadRejected(ctx context.Context, id string) (models.RejectedMessage, error) {
-	found, err := store.Query(ctx, c.Pool(ctx), c.Text(c.sql.Rejected.Load), ScanRejected, id)
+	return c.loadRejected(ctx, c.Pool(ctx), id)
+}
+
+func (c Common) loadRejected(ctx context.Context, pool gorm.ConnPool, id string) (models.RejectedMessage, error) {
+	found, err := store.Query(ctx, pool, c.Text(c.sql.Rejected.Load), ScanRejected, id)
 	if err == nil && len(found) == 0 {
 		err = store.ErrRejectedGone
 	}
@@ -64,7 +68,9 @@ func (c Common) SetRejectedReason(ctx context.Context, id, reason string, audit 
 	err := c.dialect.Transaction(ctx, func(pool gorm.ConnPool) error {
 		kept, err := store.Exec(ctx, pool, c.Text(c.sql.Rejected.Reason), id, store.SanitizeError(reason))
 		if err == nil && kept == 0 && audit != nil {
-			err = store.ErrRejectedGone // an audit row would record something that was not done
+			// An audit row would record something that was not done if the row is gone. MySQL does not count a row that
+			// has had this reason before.
+			_, err = c.loadRejected(ctx, pool, id)
 		}
 		if err == nil {
 			err = c.addAny(ctx, pool, audit)

@@ -36,6 +36,7 @@ type Statements struct {
 	ExpiredSizes, ExpiredMessages, ExpiredStatuses               string
 	LeaseOwner, ReleaseLease, Paused, SetPaused, SetLegacyKeys   string
 	FurthestBehind, ForgetPartitions, WorkerLives, DeleteWorkers string
+	Lanes                                                        LaneStatements
 }
 
 // Form is how a dialect passes arguments.

@@ -1,9 +1,9 @@
 package base
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
+	"math"
 	"slices"
 	"time"
 
@@ -60,19 +60,16 @@ func (c Common) CheckLanes(
 			}
 		}
 		room := max(limit, 1) - len(requests)
-		lanes, err := store.Query(ctx, c.Pool(ctx), c.numbered(WaitingLanesSQL), func(rows *sql.Rows, l *store.Lane) error {
-			l.Handler = name
-			return rows.Scan(&l.Key)
-		}, name, from, room)
+		keys, err := c.waitingLanes(ctx, name, from, room)
 		if err != nil {
 			return nil, nil, Doing("check lanes", err)
 		}
-		slices.SortFunc(lanes, func(a, b store.Lane) int { return cmp.Compare(a.Key, b.Key) })
-		for _, lane := range lanes {
-			requests = append(requests, rule.Request(lane))
+		slices.Sort(keys)
+		for _, key := range keys {
+			requests = append(requests, rule.Request(store.Lane{Handler: name, Key: key}))
 		}
-		if len(lanes) == room {
-			next = &lanes[room-1]
+		if len(keys) == room {
+			next = &store.Lane{Handler: name, Key: keys[room-1]}
 			break
 		}
 	}
@@ -83,8 +80,36 @@ func (c Common) CheckLanes(
 	return next, keys, nil
 }
 
+func (c Common) waitingLanes(ctx context.Context, name, after int64, limit int) ([]int64, error) {
+	if c.sql.Lanes.ByStep {
+		return c.stepping(ctx, c.sql.Lanes.Waiting, after, limit, name)
+	}
+	return store.Query(ctx, c.Pool(ctx), c.numbered(c.sql.Lanes.Waiting), store.Value[int64], name, after, limit)
+}
+
+// names returns what a statement on the names of lanes finds.
+func (c Common) names(ctx context.Context, statement string) ([]int64, error) {
+	if c.sql.Lanes.ByStep {
+		return c.stepping(ctx, statement, store.BeforeAllLanes, math.MaxInt)
+	}
+	return store.Query(ctx, c.Pool(ctx), c.Text(statement), store.Value[int64])
+}
+
+// stepping repeats a statement after each value that it returned, up to a limit.
+func (c Common) stepping(ctx context.Context, statement string, after int64, limit int, args ...any) (all []int64, err error) {
+	for len(all) < limit {
+		found, err := store.Query(ctx, c.Pool(ctx), c.numbered(statement), store.Value[int64], append([]any{after}, args...)...)
+		if err != nil || len(found) == 0 {
+			return all, err
+		}
+		after = found[0]
+		all = append(all, after)
+	}
+	return all, nil
+}
+
 func (c Common) WaitingLaneHandlers(ctx context.Context) ([]int64, error) {
-	names, err := store.Query(ctx, c.Pool(ctx), c.Text(WaitingLaneHandlersSQL), store.Value[int64])
+	names, err := c.names(ctx, c.sql.Lanes.WaitingHandlers)
 	return names, Doing("find lanes with waiting statuses", err)
 }
 
@@ -106,13 +131,13 @@ func (c Common) KeysWithSplitLanes(ctx context.Context, rules map[string]store.L
 	if len(rules) == 0 {
 		return nil, nil
 	}
-	names, err := store.Query(ctx, c.Pool(ctx), c.Text(LaneHandlersSQL), store.Value[int64])
+	names, err := c.names(ctx, c.sql.Lanes.Handlers)
 	if err != nil {
 		return nil, Doing("find the names of lanes", err)
 	}
 	var split []string
 	for _, name := range names {
-		keys, err := store.Query(ctx, c.Pool(ctx), c.numbered(LaneHandlerKeysSQL), store.Value[string], name, SplitLaneWindow)
+		keys, err := store.Query(ctx, c.Pool(ctx), c.numbered(c.sql.Lanes.HandlerKeys), store.Value[string], name, SplitLaneWindow)
 		if err != nil {
 			return nil, Doing("find the handler keys of lanes", err)
 		}

@@ -32,6 +32,17 @@ func SQLiteAttemptsSQL(row, entry string) string {
 		ELSE %[1]s.attempts END, '$[#]', %[3]s)`, row, columns.MaxAttempts, entry)
 }
 
+// LaneStatements read the indexes on lanes.
+type LaneStatements struct {
+	Waiting, WaitingHandlers, Handlers, HandlerKeys string
+	// ByStep says that each of the first three returns only the first value after its first parameter, and is repeated.
+	ByStep bool
+}
+
+// PartialLanes are the LaneStatements of databases with partial indexes.
+var PartialLanes = LaneStatements{Waiting: WaitingLanesSQL, WaitingHandlers: WaitingLaneHandlersSQL,
+	Handlers: LaneHandlersSQL, HandlerKeys: LaneHandlerKeysSQL}
+
 // WaitingLanesSQL finds lanes with waiting rows of one lane name. It uses the index on lanes with waiting rows, one
 // step per lane (a loose index scan), however many rows wait in a lane.
 const WaitingLanesSQL = `

@@ -74,7 +74,7 @@ func (s *Store) Complete(ctx context.Context, completions []store.Completion, at
 	applied []bool, err error,
 ) {
 	if len(completions) == 0 {
-		return nil, nil
+		return []bool{}, nil
 	}
 	err = s.retrying(ctx, func(pool gorm.ConnPool) (err error) {
 		applied, err = s.complete(ctx, pool, completions, at, lockingBy(lockVersionedSQL, locked))

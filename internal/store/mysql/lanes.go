@@ -273,6 +273,22 @@ func (s *Store) mark(ctx context.Context, pool gorm.ConnPool, limit store.KeyLim
 	return nil
 }
 
+// lanesSQL reads the indexes on waiting lanes and on lanes. The optimizer makes no range of a comparison with a row of
+// another table, so each step of a loose scan is a statement.
+var lanesSQL = base.LaneStatements{
+	ByStep: true,
+	Waiting: `
+SELECT lane_key FROM {statuses} FORCE INDEX (lane_waiting) WHERE lane_waiting = $2 AND lane_key > $1 ORDER BY lane_key LIMIT 1`,
+	WaitingHandlers: `
+SELECT lane_waiting FROM {statuses} FORCE INDEX (lane_waiting) WHERE lane_waiting > $1 ORDER BY lane_waiting LIMIT 1`,
+	Handlers: `SELECT lane_open FROM {statuses} FORCE INDEX (lane) WHERE lane_open > $1 ORDER BY lane_open LIMIT 1`,
+	HandlerKeys: `
+SELECT DISTINCT handler_key FROM (
+	SELECT handler_key FROM {statuses} FORCE INDEX (lane) WHERE lane_open = $1
+	ORDER BY lane_open DESC, lane_key DESC, is_poisoned DESC, sequence DESC, id DESC LIMIT $2
+) s`,
+}
+
 func (s *Store) AdvanceLanes(ctx context.Context, requests []store.LaneRequest, now time.Time) ([]string, error) {
 	advanced, err := s.ClaimNext(ctx, "", requests, now)
 	return advanced.More, err

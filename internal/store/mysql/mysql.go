@@ -44,7 +44,7 @@ func statements() base.Statements {
 		DeleteAudit: deleteAuditSQL, ExpiredSizes: expiredSizesSQL, ExpiredMessages: expiredMessagesSQL,
 		ExpiredStatuses: expiredStatusesSQL, LeaseOwner: leaseOwnerSQL, ReleaseLease: releaseLeaseSQL, Paused: pausedSQL,
 		SetPaused: setPausedSQL, SetLegacyKeys: setLegacyKeysSQL, FurthestBehind: furthestBehindSQL,
-		WorkerLives: workerLivesSQL}
+		WorkerLives: workerLivesSQL, Lanes: lanesSQL}
 }
 
 // KeepSchema does nothing: a session has one database, and a name without one is always that of the session.

@@ -121,8 +121,8 @@ ON CONFLICT (handler_key) DO UPDATE SET paused = true, updated_at = excluded.upd
 )
 
 func (q Queries) PauseKey(ctx context.Context, pool gorm.ConnPool, handlerKey string, now time.Time) (bool, error) {
-	changed, err := q.exec(ctx, pool, pause, handlerKey, q.form.Time(now))
-	return changed > 0, err
+	_, err := q.exec(ctx, pool, pause, handlerKey, q.form.Time(now))
+	return err == nil, err
 }
 
 func (q Queries) ResumeKey(ctx context.Context, pool gorm.ConnPool, handlerKey string, now time.Time) (bool, error) {

@@ -116,6 +116,9 @@ const (
 	requestReAccept = `UPDATE {rejected} SET requested_by = $2, requested_at = $3 WHERE id = $1`
 	takeReAccept    = `UPDATE {rejected} SET requested_by = NULL, requested_at = NULL WHERE id = $1 AND requested_at = $2`
 
+	// hasRejected uses the primary key.
+	hasRejected = `SELECT CAST(id AS text) FROM {rejected} WHERE id = $1`
+
 	// requestedReAccepts uses rejected_messages_requested.
 	requestedReAccepts = `
 SELECT CAST(id AS text), channel, requested_by, requested_at FROM {rejected}
@@ -126,7 +129,11 @@ func (q Queries) RequestReAccept(ctx context.Context, pool gorm.ConnPool, id, ac
 	bool, error,
 ) {
 	changed, err := q.exec(ctx, pool, requestReAccept, id, actor, q.form.Time(now))
-	return changed > 0, err
+	if err != nil || changed > 0 {
+		return err == nil, err
+	}
+	found, err := query(ctx, q, pool, hasRejected, store.Value[string], id) // MySQL counts no row that stays the same
+	return len(found) > 0, err
 }
 
 func (q Queries) TakeReAccept(ctx context.Context, pool gorm.ConnPool, id string, requestedAt time.Time) (bool, error) {

@@ -99,6 +99,22 @@ var rejectedTests = []test{
 		require.NoError(s, err)
 		require.Equal(s, "still �� bad", loaded.Reason)
 	}},
+	{"a reason that stays the same is noted like another one", func(s *suite) {
+		ids := s.keep(*rejection(1))
+		for range 2 {
+			audit := &models.Audit{ID: uuid.NewString(), Actor: "a", Action: "re_accept", OccurredAt: noon}
+			require.NoError(s, s.store.SetRejectedReason(s.ctx, ids[0], "still bad", audit))
+			requested, err := s.store.RequestReAccept(s.ctx, s.db.Statement.ConnPool, ids[0], "a", noon)
+			require.NoError(s, err)
+			require.True(s, requested)
+			paused, err := s.store.PauseKey(s.ctx, s.db.Statement.ConnPool, "mail", noon)
+			require.NoError(s, err)
+			require.True(s, paused)
+		}
+		var noted int64
+		require.NoError(s, s.db.Model(&models.Audit{}).Count(&noted).Error)
+		require.EqualValues(s, 2, noted)
+	}},
 }
 
 var rejectedRaceTests = []test{

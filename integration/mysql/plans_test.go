@@ -1,0 +1,233 @@
+package mysql_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/storetest"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// loaded is when the last of the loaded statuses was accepted.
+var loaded = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+
+// digits is a query of the numbers from 0 to 99,999, in the column n.
+const digits = `(SELECT a.d + 10 * b.d + 100 * c.d + 1000 * e.d + 10000 * f.d AS n FROM ` + ten + ` a, ` + ten + ` b, ` + ten + ` c, ` +
+	ten + ` e, ` + ten + ` f) x`
+
+const ten = `(SELECT 0 AS d UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3 UNION ALL SELECT 4 UNION ALL SELECT 5
+	UNION ALL SELECT 6 UNION ALL SELECT 7 UNION ALL SELECT 8 UNION ALL SELECT 9)`
+
+// loadLarge loads 100,000 messages with a status each: 70,000 completed ones, 10,000 pending ones of "hot" and 10,000 of
+// "lanes" in 500 lanes, and 2,500 each that are claimed, poisoned, waiting in "lanes", and of old keys. The statistics
+// say that the tables are empty, as they may after a purge.
+func loadLarge(t *testing.T, db *gorm.DB) {
+	exec := func(statement string, args ...any) {
+		t.Helper()
+		require.NoError(t, db.Exec(statement, args...).Error)
+	}
+	exec(`ANALYZE TABLE inbox_messages, inbox_handler_statuses, inbox_markers, inbox_rejected_messages`)
+	for _, table := range []string{"messages", "handler_statuses", "markers", "rejected_messages"} {
+		exec(`ALTER TABLE inbox_` + table + ` STATS_PERSISTENT=1, STATS_AUTO_RECALC=0`)
+	}
+	exec(`INSERT INTO inbox_messages (number, id, namespace, transport_name, type, source, content, content_type, serialized_properties, received_at)
+		SELECT n + 1, CONCAT('m', LPAD(n, 5, '0')), 'shop', 'kafka', 'order', '/shop', '{}', '', '{}', ? + INTERVAL n SECOND FROM `+digits+` ORDER BY n`,
+		loaded.Add(-100_000*time.Second))
+	exec(`INSERT INTO inbox_handler_statuses (id, message_number, message_id, handler_key, sequence, created_at, completed_at, outcome,
+			processing_started_at, worker_id, is_poisoned, poisoned_at, is_waiting, lane_handler, lane_key, fingerprint, last_error, error_count)
+		SELECT CONCAT('0190', LPAD(n, 32, '0')), n + 1, CONCAT('m', LPAD(n, 5, '0')),
+			CASE WHEN n >= 97500 THEN CONCAT('old', n % 20) WHEN n BETWEEN 80000 AND 89999 OR n BETWEEN 95000 AND 97499 THEN 'lanes' ELSE 'hot' END,
+			n + 1, ? + INTERVAL n SECOND,
+			CASE WHEN n < 70000 THEN ? + INTERVAL n SECOND END, CASE WHEN n < 70000 THEN 'processed' ELSE '' END,
+			CASE WHEN n BETWEEN 90000 AND 92499 THEN ? + INTERVAL n SECOND END, CASE WHEN n BETWEEN 90000 AND 92499 THEN 'w' END,
+			n BETWEEN 92500 AND 94999, CASE WHEN n BETWEEN 92500 AND 94999 THEN ? + INTERVAL n SECOND END,
+			n BETWEEN 95000 AND 97499,
+			CASE WHEN n BETWEEN 80000 AND 89999 OR n BETWEEN 95000 AND 97499 THEN ? END,
+			CASE WHEN n BETWEEN 80000 AND 89999 OR n BETWEEN 95000 AND 97499 THEN n % 500 END,
+			CASE WHEN n BETWEEN 92500 AND 94999 THEN CAST(n % 5 AS CHAR) END, CASE WHEN n BETWEEN 92500 AND 94999 THEN 'bad' END,
+			CASE WHEN n BETWEEN 92500 AND 94999 THEN 5 ELSE 0 END
+		FROM `+digits+` ORDER BY n`, loaded.Add(-100_000*time.Second), loaded.Add(-99_999*time.Second), loaded.Add(-100_000*time.Second),
+		loaded.Add(-100_000*time.Second), store.LaneHandler("lanes"))
+	exec(`INSERT INTO inbox_markers (message_id, handler_key, namespace, message_type, processed_at, expires_at)
+		SELECT CONCAT('m', n), 'hot', 'shop', 'order', ?, ? + INTERVAL n SECOND FROM `+digits, loaded, loaded)
+	exec(`INSERT INTO inbox_rejected_messages (id, channel, topic, `+"`partition`"+`, record_offset, record_timestamp, headers, reason, rejected_at)
+		SELECT CONCAT('0190', LPAD(n, 32, '0')), 'c', 't', 0, n, ?, '[]', 'bad', ? + INTERVAL n SECOND FROM `+digits, loaded,
+		loaded.Add(-100_000*time.Second))
+	pool, err := db.DB()
+	require.NoError(t, err)
+	pool.SetMaxOpenConns(1) // the counters are a session's
+}
+
+// rowsRead returns how many rows the session's statements have read.
+func rowsRead(t *testing.T, db *gorm.DB) (total int) {
+	t.Helper()
+	var counters []struct {
+		Name  string `gorm:"column:Variable_name"`
+		Value int    `gorm:"column:Value"`
+	}
+	require.NoError(t, db.Raw(`SHOW SESSION STATUS LIKE 'Handler\_read%'`).Scan(&counters).Error)
+	for _, c := range counters {
+		if !strings.HasSuffix(c.Name, "_deleted") {
+			total += c.Value
+		}
+	}
+	return total
+}
+
+// TestStatementsReadFewRowsOfALargeInbox runs each statement of the store on large tables of which the optimizer has
+// stale statistics. What it reads depends on what it returns and not on the tables.
+func TestStatementsReadFewRowsOfALargeInbox(t *testing.T) {
+	db, st := storetest.Migrated(t, openDB(t))
+	loadLarge(t, db)
+	ctx, rule := t.Context(), &store.LaneRule{Handlers: []int64{store.LaneHandler("lanes")}}
+	worker := uuid.NewString()
+	require.NoError(t, st.Heartbeat(ctx, store.Worker{ID: worker, Host: "h", HandlerKeys: []string{"hot"}}, loaded))
+	claim := func(limit store.KeyLimit) (claims []store.Claim) {
+		t.Helper()
+		got, err := st.Claim(ctx, store.ClaimRequest{WorkerID: worker, Now: loaded, Limits: []store.KeyLimit{limit}})
+		require.NoError(t, err)
+		return got.Claims
+	}
+	refs := func(claims []store.Claim) (refs []store.Ref) {
+		for _, c := range claims {
+			refs = append(refs, c.Ref)
+		}
+		return refs
+	}
+	var hot, more, laned []store.Claim
+	batch := func(from, n int) store.AcceptBatch {
+		b := store.AcceptBatch{Now: loaded}
+		for i := range n {
+			b.Messages = append(b.Messages, store.NewMessage{
+				Message:  models.Message{ID: fmt.Sprintf("m%05d", from+i), Namespace: "shop", Type: "order", Source: "/shop", Content: []byte("{}"), SerializedProperties: "{}"},
+				Handlers: []store.NewStatus{{HandlerKey: "hot"}, {HandlerKey: "new"}}})
+		}
+		return b
+	}
+	last := store.Place{}
+	cleanup := store.CleanupRequest{Cutoff: loaded.Add(-90_000 * time.Second), Until: loaded, Limit: 100}
+	for _, each := range []struct {
+		name string
+		most int
+		run  func() error
+	}{
+		{"Claim", 500, func() error { hot = claim(store.KeyLimit{HandlerKey: "hot", Limit: 100}); return nil }},
+		{"Claim of bytes", 500, func() error {
+			more = claim(store.KeyLimit{HandlerKey: "hot", Limit: 100, Bytes: 1 << 20})
+			return nil
+		}},
+		{"Claim in lanes", 5000, func() error { laned = claim(store.KeyLimit{HandlerKey: "lanes", Limit: 100, Lanes: rule}); return nil }},
+		{"Claim in lanes that marks", 8000, func() error { claim(store.KeyLimit{HandlerKey: "lanes", Limit: 1, Lanes: rule}); return nil }},
+		{"Claim of nothing", 10, func() error { claim(store.KeyLimit{HandlerKey: "new", Limit: 100}); return nil }},
+		{"NextDue", 20, func() error { _, err := st.NextDue(ctx, []string{"hot", "lanes", "new"}, loaded); return err }},
+		{"NextWindow", 3000, func() error {
+			w, err := st.NextWindow(ctx, "hot", nil, []string{"x"}, loaded)
+			if err == nil {
+				last = *w.End
+			}
+			return err
+		}},
+		{"NextWindow after", 3000, func() error { _, err := st.NextWindow(ctx, "hot", &last, nil, loaded); return err }},
+		{"OpenClaims", 2500, func() error {
+			_, err := st.OpenClaims(ctx, []store.ClaimWalk{{HandlerKey: "hot"}, {HandlerKey: "hot", After: &last}})
+			return err
+		}},
+		{"States", 500, func() error { _, err := st.States(ctx, refs(hot)); return err }},
+		{"Siblings", 500, func() error {
+			_, err := st.Siblings(ctx, []int64{hot[0].MessageNumber, hot[1].MessageNumber}, []string{"hot", "new"})
+			return err
+		}},
+		{"Complete", 800, func() error {
+			var all []store.Completion
+			for _, c := range hot {
+				all = append(all, store.Completion{StatusID: c.StatusID, Version: c.Version, Outcome: models.OutcomeProcessed})
+			}
+			applied, err := st.Complete(ctx, all, loaded, store.SkipLocked)
+			require.NotContains(t, applied, false)
+			return err
+		}},
+		{"Settle", 1500, func() error {
+			var all []store.Settlement
+			for _, c := range append(more, laned...) {
+				all = append(all, store.Settlement{StatusID: c.StatusID, Version: c.Version, FailedAt: loaded, Poisoned: true})
+			}
+			applied, err := st.Settle(ctx, all, store.AwaitLocked)
+			require.NotContains(t, applied, false)
+			return err
+		}},
+		{"AdvanceLanes", 1000, func() error {
+			var requests []store.LaneRequest
+			for _, c := range laned {
+				requests = append(requests, rule.Request(*c.Lane))
+			}
+			_, err := st.AdvanceLanes(ctx, requests, loaded)
+			return err
+		}},
+		{"ClaimNext", 100, func() error {
+			request := rule.Request(store.Lane{Handler: rule.Handlers[0], Key: 499})
+			request.ClaimKey = "lanes"
+			_, err := st.ClaimNext(ctx, worker, []store.LaneRequest{request}, loaded)
+			return err
+		}},
+		{"CheckLanes", 1500, func() error { _, _, err := st.CheckLanes(ctx, *rule, nil, 100, loaded); return err }},
+		{"WaitingLaneHandlers", 50, func() error {
+			names, err := st.WaitingLaneHandlers(ctx)
+			require.Equal(t, rule.Handlers, names)
+			return err
+		}},
+		{"KeysWithSplitLanes", 1000, func() error {
+			_, err := st.KeysWithSplitLanes(ctx, map[string]store.LaneRule{"lanes": {Handlers: []int64{7}}})
+			return err
+		}},
+		{"PendingKeys", 300, func() error {
+			keys, err := st.PendingKeys(ctx)
+			require.Len(t, keys, 22)
+			return err
+		}},
+		{"ReleaseWaiting", 500, func() error { _, err := st.ReleaseWaiting(ctx, []string{"lanes"}, 100); return err }},
+		{"Backlog", 5000, func() error {
+			_, err := st.Backlog(ctx, []store.KeyLimit{{HandlerKey: "hot", Limit: 1000}, {HandlerKey: "lanes", Limit: 100, Lanes: rule}}, loaded)
+			return err
+		}},
+		{"Accept of new messages", 1000, func() error { _, err := st.Accept(ctx, batch(200_000, 100)); return err }},
+		{"Accept of known messages", 2500, func() error { _, err := st.Accept(ctx, batch(200_050, 100)); return err }},
+		{"Accept of completed messages", 2500, func() error { _, err := st.Accept(ctx, batch(1000, 100)); return err }},
+		{"Expired", 500, func() error { _, err := st.Expired(ctx, cleanup); return err }},
+		{"LoadExpired", 1000, func() error {
+			found, err := st.Expired(ctx, cleanup)
+			if err == nil {
+				_, _, err = st.LoadExpired(ctx, cleanup, found.MessageNumbers, 1<<20)
+			}
+			return err
+		}},
+		{"Cleanup", 2000, func() error {
+			done, err := st.Cleanup(ctx, cleanup)
+			require.EqualValues(t, 100, done.Messages)
+			return err
+		}},
+		{"DeleteMarkers", 1000, func() error { _, err := st.DeleteMarkers(ctx, loaded.Add(24*time.Hour), 100); return err }},
+		{"DeleteRejected", 1000, func() error { _, err := st.DeleteRejected(ctx, loaded, 100); return err }},
+		{"HasMarker", 5, func() error { _, err := st.HasMarker(ctx, "m500", "hot", "shop"); return err }},
+		{"Unpublished", 300, func() error { _, err := st.Unpublished(ctx, "hot", "", 100); return err }},
+		{"UnpublishedRejected", 300, func() error { _, err := st.UnpublishedRejected(ctx, "c", "", 100); return err }},
+		{"MarkReleased", 20, func() error { return st.MarkReleased(ctx, worker, loaded) }},
+	} {
+		before := rowsRead(t, db)
+		show := rowsRead(t, db) - before // what reading the counters reads
+		before += show
+		began := time.Now()
+		require.NoError(t, each.run(), each.name)
+		read := rowsRead(t, db) - before - show
+		t.Logf("%s read %d rows in %v", each.name, read, time.Since(began).Round(time.Millisecond))
+		if read > each.most {
+			t.Errorf("%s read %d rows, more than %d", each.name, read, each.most)
+		}
+	}
+}
