@@ -10,6 +10,10 @@ import (
 type Syntax struct {
 	// Boundaries are the words, one or two, that begin a Boundary, besides ROLLBACK.
 	Boundaries []string
+	// Exceptions are two words each that begin no Boundary, although the first one does.
+	Exceptions []string
+	// Ending is a setting that ends the transaction, in upper case; "" if there is none.
+	Ending string
 	// Settings are the words that begin a Setting, or a statement that runs code which may be one.
 	Settings []string
 	// Setter is the function that sets something for the rest of the transaction; "" if there is none.
@@ -22,7 +26,7 @@ type Syntax struct {
 	Backslash bool
 	// Hash says that # begins a comment up to the end of the line.
 	Hash bool
-	// Executable says that comments which begin with an exclamation mark are executed.
+	// Executable says that comments which begin with an exclamation mark are executed, at least by some servers.
 	Executable bool
 	// Dollars says that strings may be quoted by two equal tags, $$ or $tag$.
 	Dollars bool
@@ -39,6 +43,8 @@ type scanner struct {
 	*Syntax
 	text string
 	at   int
+	// executes reports that at is in a comment that is executed.
+	executes bool
 }
 
 // statement reads up to the semicolon that ends a statement and returns its first words, in upper case unless they are
@@ -113,8 +119,10 @@ func (s *scanner) skipSpace() bool {
 		case strings.HasPrefix(rest, "--") && (!s.Hash || len(rest) == 2 || rest[2] <= ' '),
 			s.Hash && rest[0] == '#':
 			s.skipTo(strings.IndexAny(rest, s.LineEnds))
-		case s.Executable && executable.MatchString(rest):
-			s.skipTo(len(executable.FindString(rest)))
+		case s.Executable && rest[0] == '/' && s.skipExecutable():
+		case s.executes && strings.HasPrefix(rest, "*/"):
+			s.at += len("*/")
+			s.executes = false
 		case strings.HasPrefix(rest, "/*"):
 			s.skipComment()
 		default:
@@ -124,8 +132,19 @@ func (s *scanner) skipSpace() bool {
 	return s.at > began
 }
 
-// executable is the beginning of a comment that is executed, as by servers of a version. Its end is no part of a word.
-var executable = regexp.MustCompile(`^/\*M?!\d*`)
+// executable is the beginning of a comment that is executed, as by servers of a version.
+var executable = regexp.MustCompile(`/\*M?!\d*`)
+
+// skipExecutable skips the beginning of a comment that is executed, and reports whether there was one.
+func (s *scanner) skipExecutable() bool {
+	at := executable.FindStringIndex(s.text[s.at:])
+	if at == nil || at[0] > 0 {
+		return false
+	}
+	s.at += at[1]
+	s.executes = true
+	return true
+}
 
 // skipTo skips n bytes, or everything if n is negative.
 func (s *scanner) skipTo(n int) {

@@ -53,8 +53,23 @@ func (x *Syntax) Find(text string) (found []Control) {
 		return found
 	}
 	for s.at < len(s.text) {
-		if c, ok := x.classify(s.statement()); ok {
+		began := s.at
+		c, ok := x.classify(s.statement())
+		if ok && c.Kind == Setting && x.Ending != "" && strings.Contains(strings.ToUpper(text[began:s.at]), x.Ending) {
+			c.Kind = Boundary
+		}
+		if ok {
 			found = append(found, c)
+		}
+	}
+	if x.Executable && executable.MatchString(text) {
+		// Another server, for which the comments are comments, reads other statements.
+		plain := *x
+		plain.Executable = false
+		for _, c := range plain.Find(text) {
+			if c.Kind == Boundary {
+				found = append(found, c)
+			}
 		}
 	}
 	return found
@@ -83,6 +98,8 @@ func (x *Syntax) classify(words []string) (Control, bool) {
 		c.Kind = Release
 	case first == "ROLLBACK" && slices.Contains(words, "TO"):
 		c.Kind = RollbackTo
+	case slices.Contains(x.Exceptions, c.Words):
+		return c, false
 	case first == "ROLLBACK", slices.Contains(x.Boundaries, first), slices.Contains(x.Boundaries, c.Words):
 		return c, true
 	default:

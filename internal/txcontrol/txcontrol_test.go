@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	_ "modernc.org/sqlite" // the "sqlite" driver
 
+	"github.com/gorm-inbox/inbox/internal/store/mysql/mysqldialect"
 	"github.com/gorm-inbox/inbox/internal/store/postgres/pgdialect"
 	"github.com/gorm-inbox/inbox/internal/store/sqlite/sqlitedialect"
 	"github.com/gorm-inbox/inbox/internal/txcontrol"
@@ -18,6 +19,7 @@ import (
 var (
 	postgres = pgdialect.Dialect.Syntax
 	sqlite   = sqlitedialect.Dialect.Syntax
+	mysql    = mysqldialect.Dialect.Syntax
 	both     = []*txcontrol.Syntax{postgres, sqlite}
 )
 
@@ -68,6 +70,37 @@ func TestTransactionBoundariesAreFound(t *testing.T) {
 		"CREATE TEMP TRIGGER IF NOT EXISTS begin AFTER INSERT ON t BEGIN SELECT 1; END; COMMIT":                sqlite,
 	} {
 		require.Len(t, boundaries(text, dialect), 1, "%q", text)
+	}
+}
+
+func TestStatementsThatCommitImplicitlyAreFoundOnMySQL(t *testing.T) {
+	for _, text := range []string{
+		"COMMIT", "begin", "START TRANSACTION", "ROLLBACK", "ROLLBACK AND CHAIN", "XA END 'x'", "SET autocommit = 1",
+		"CREATE TABLE t (a int)", "create unique index i on t (a)", "CREATE OR REPLACE VIEW v AS SELECT 1", "CREATE AGGREGATE FUNCTION f",
+		"DROP TABLES t", "DROP TABLE IF EXISTS t", "ALTER TABLE t ADD b int", "RENAME TABLE t TO u", "TRUNCATE t", "GRANT ALL ON a.* TO b",
+		"LOCK TABLES t READ", "UNLOCK TABLES", "ANALYZE TABLE t", "OPTIMIZE TABLE t", "REPAIR TABLE t", "CHECK TABLE t", "FLUSH TABLES",
+		"SET PASSWORD = 'x'", "SET @@autocommit = 1", "SET SESSION autocommit = ON", "SET @@session.autocommit = 1",
+		"SET @a = 1, @b = 2, @c = 3, @d = 4, @e = 5, `autocommit` = 1", "EXECUTE IMMEDIATE 'COMMIT'", "EXECUTE s",
+		"SET STATEMENT max_statement_time = 1 FOR CREATE TABLE t (a int)",
+		"BEGIN NOT ATOMIC COMMIT; END", "IF 1 THEN COMMIT; END IF", "a: LOOP COMMIT; LEAVE a; END LOOP",
+		"# comment\nCOMMIT", "-- comment\nCOMMIT", "/* comment */ COMMIT", "#\n#\nDROP TABLE t",
+		"/*! COMMIT */", "/*!50000COMMIT*/", "/*!80000 COMMIT */", "/*M! COMMIT */", "/*M!100100 COMMIT*/", "/*!*/ COMMIT", "/*! DROP */ TABLE t",
+		"DROP /*! TABLE */ t", "/* a *//*! COMMIT */", "SELECT 1 /*! ; COMMIT */", "SELECT 1; /*!50000 COMMIT */",
+		"SELECT 1 /*!99999 ' */; COMMIT", "SELECT 1 /*M!999999 /* */; COMMIT",
+		`SELECT 'it\'s'; COMMIT`, `SELECT "\""; COMMIT`, `SELECT '\\'; COMMIT`, "SELECT `\\`; COMMIT", "SELECT 'a''b'; COMMIT",
+		"SELECT 1 # '\n; COMMIT", "SELECT 1 -- '\n; COMMIT", "SELECT 2--1; COMMIT", "SELECT 2--'; COMMIT;' ; COMMIT",
+	} {
+		require.NotEmpty(t, boundaries(text, mysql), "%q", text)
+	}
+	for _, text := range []string{
+		"SELECT 1", "INSERT INTO t VALUES ('; COMMIT')", `SELECT '\'; COMMIT'`, `SELECT "\"; COMMIT"`, "SELECT `; COMMIT`",
+		"SELECT 1 # ; COMMIT", "# COMMIT", "SELECT 1 -- ; COMMIT", "/* ; COMMIT */ SELECT 1", "/*+ ; */ SELECT 1",
+		"SELECT /*+ MAX_EXECUTION_TIME(1) */ 1", "SELECT /*! STRAIGHT_JOIN */ 1 FROM t", "INSERT /*!50000 INTO */ t VALUES (1)",
+		"CREATE TEMPORARY TABLE t (a int)", "DROP TEMPORARY TABLE t", "DROP PREPARE s", "SET @a = 1", "SET NAMES utf8mb4",
+		"SAVEPOINT a", "ROLLBACK TO a", "ROLLBACK WORK TO SAVEPOINT a", "RELEASE SAVEPOINT a", "CALL p()", "UPDATE t SET autocommit = 1",
+		"EXPLAIN SELECT 1", "SHOW CREATE TABLE t", "SELECT dropped, created FROM t", "REPLACE INTO t VALUES (1)", "DO SLEEP(0)",
+	} {
+		require.Empty(t, boundaries(text, mysql), "%q", text)
 	}
 }
 

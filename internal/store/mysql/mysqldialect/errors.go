@@ -2,6 +2,7 @@ package mysqldialect
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/gorm-inbox/inbox/internal/dialect"
@@ -57,53 +58,77 @@ func classify(err error) (dialect.Class, bool) {
 	return refused, true
 }
 
-// rolledBack reports whether an error has undone the whole transaction. The session then commits each further statement
-// by itself. Errors of data and of the statement's text undo the statement alone, and so do a duplicate and a lock that
-// was not free, unless the text says otherwise, as behind Vitess.
+// rolledBack reports whether an error may have undone the whole transaction. The session then commits each further
+// statement by itself, and says so nowhere. So any error counts, unless it is known to undo its statement alone: the
+// statement's text or data was refused, a trigger has raised it, or a lock was not free. Behind Vitess even these may
+// undo the transaction, and their texts say so.
 func rolledBack(failure error, _ func(statement string) error) bool {
-	number, text, found := Code(failure)
-	if !found {
+	found, is := find(failure)
+	switch {
+	case !is:
 		return false
-	}
-	if strings.Contains(text, "transaction rolled back") {
+	case strings.Contains(found.text, "transaction rolled back"):
+		return true
+	case found.number == LockWaitTimeout || found.number == LockNotFree || classes[found.number].Has(dialect.Data):
+		return false
+	case classes[found.number] != 0 || len(found.state) < 2:
 		return true
 	}
-	switch number {
-	case LockWaitTimeout, LockNotFree:
-		return false
-	}
-	class, known := classes[number]
-	return known && !class.Has(dialect.Data)
+	return !slices.Contains([]string{"21", "22", "23", "42", "45"}, found.state[:2])
 }
 
 // lostConnection is the number that Code returns for the driver's own error of a connection that was lost.
 const lostConnection = 2013
 
-// Code returns the number and the text of the server's error in an error. It recognizes the error of
-// github.com/go-sql-driver/mysql by its shape, so that users of other databases need not download that driver.
+// Code returns the number and the text of the server's error in an error.
 func Code(err error) (number int, text string, found bool) {
+	e, found := find(err)
+	return e.number, e.text, found
+}
+
+// serverError is an error of the server: its number, its SQLSTATE if the server gave one, and its text.
+type serverError struct {
+	number      int
+	state, text string
+}
+
+// find returns the server's error in an error. It recognizes the error of github.com/go-sql-driver/mysql by its shape,
+// so that users of other databases need not download that driver.
+func find(err error) (serverError, bool) {
 	if err == nil {
-		return 0, "", false
+		return serverError{}, false
 	}
 	if err.Error() == "invalid connection" {
-		return lostConnection, err.Error(), true
+		return serverError{number: lostConnection, text: err.Error()}, true
 	}
 	value := reflect.Indirect(reflect.ValueOf(err))
 	if value.Kind() == reflect.Struct && strings.HasSuffix(value.Type().PkgPath(), "/mysql") {
-		field := value.FieldByName("Number")
-		if field.IsValid() && field.CanUint() {
-			return int(field.Uint()), err.Error(), true
+		number, state := value.FieldByName("Number"), value.FieldByName("SQLState")
+		if number.IsValid() && number.CanUint() {
+			e := serverError{number: int(number.Uint()), text: err.Error()}
+			e.state = stateOf(state)
+			return e, true
 		}
 	}
 	switch wrapped := err.(type) {
 	case interface{ Unwrap() error }:
-		return Code(wrapped.Unwrap())
+		return find(wrapped.Unwrap())
 	case interface{ Unwrap() []error }:
 		for _, each := range wrapped.Unwrap() {
-			if number, text, found := Code(each); found {
-				return number, text, true
+			if e, found := find(each); found {
+				return e, true
 			}
 		}
 	}
-	return 0, "", false
+	return serverError{}, false
+}
+
+// stateOf returns a field of five bytes as a text.
+func stateOf(field reflect.Value) string {
+	if !field.IsValid() || field.Kind() != reflect.Array || field.Type().Elem().Kind() != reflect.Uint8 {
+		return ""
+	}
+	state := make([]byte, field.Len())
+	reflect.Copy(reflect.ValueOf(state), field)
+	return strings.TrimRight(string(state), "\x00")
 }

@@ -40,7 +40,9 @@ var Dialect = &dialect.Dialect{
 	RolledBack:     rolledBack,
 	Syntax: &txcontrol.Syntax{
 		Boundaries: append(slices.Clone(txcontrol.Boundaries), committing...),
+		Exceptions: []string{"CREATE TEMPORARY", "DROP TEMPORARY", "DROP PREPARE"},
 		Settings:   []string{"SET", "CALL"},
+		Ending:     "AUTOCOMMIT",
 		Quotes:     "'\"`",
 		Backslash:  true,
 		Hash:       true,
@@ -50,15 +52,11 @@ var Dialect = &dialect.Dialect{
 	},
 }
 
-// committing are the words that begin a statement before which the server commits.
-var committing = []string{"XA", "SET AUTOCOMMIT", "SET PASSWORD", "ALTER", "CREATE TABLE", "CREATE UNIQUE", "CREATE INDEX",
-	"CREATE FULLTEXT", "CREATE SPATIAL", "CREATE VIEW", "CREATE OR", "CREATE DATABASE", "CREATE SCHEMA", "CREATE USER",
-	"CREATE ROLE", "CREATE TRIGGER", "CREATE PROCEDURE", "CREATE FUNCTION", "CREATE EVENT", "CREATE SEQUENCE",
-	"CREATE DEFINER", "CREATE SERVER", "CREATE TABLESPACE", "DROP TABLE", "DROP INDEX", "DROP VIEW", "DROP DATABASE",
-	"DROP SCHEMA", "DROP USER", "DROP ROLE", "DROP TRIGGER", "DROP PROCEDURE", "DROP FUNCTION", "DROP EVENT",
-	"DROP SEQUENCE", "DROP SERVER", "DROP TABLESPACE", "RENAME", "TRUNCATE", "GRANT", "REVOKE", "LOCK", "UNLOCK",
-	"ANALYZE", "OPTIMIZE", "REPAIR", "CHECK TABLE", "CACHE", "LOAD INDEX", "FLUSH", "RESET", "INSTALL", "UNINSTALL",
-	"CHANGE", "STOP"}
+// committing are the words that begin a statement before or after which the server commits, or which runs a text that
+// may.
+var committing = []string{"XA", "SET PASSWORD", "SET STATEMENT", "CREATE", "DROP", "ALTER", "RENAME", "TRUNCATE", "GRANT", "REVOKE",
+	"LOCK", "UNLOCK", "ANALYZE", "OPTIMIZE", "REPAIR", "CHECK TABLE", "CACHE", "LOAD INDEX", "FLUSH", "RESET", "INSTALL",
+	"UNINSTALL", "IMPORT", "CHANGE", "STOP", "BACKUP", "SHUTDOWN", "RESTART", "CLONE", "EXECUTE"}
 
 //go:embed migrations
 var migrations embed.FS

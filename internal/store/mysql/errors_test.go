@@ -1,0 +1,75 @@
+package mysql
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/mysql/mysqldialect"
+)
+
+// MySQLError has the shape of the driver's error, which this module does not require.
+type MySQLError struct {
+	Number   uint16
+	SQLState [5]byte
+	Message  string
+}
+
+func (e *MySQLError) Error() string {
+	return fmt.Sprintf("Error %d (%s): %s", e.Number, e.SQLState, e.Message)
+}
+
+func failure(number uint16, state, text string) error {
+	e := &MySQLError{Number: number, Message: text}
+	copy(e.SQLState[:], state)
+	return fmt.Errorf("insert order: %w", e)
+}
+
+func TestErrorThatRolledTheTransactionBackIsTold(t *testing.T) {
+	for _, each := range []struct {
+		number      uint16
+		state, text string
+		rolledBack  bool
+	}{
+		{1213, "40001", "Deadlock found when trying to get lock", true},
+		{1020, "HY000", "Record has changed since last read in table 'orders'", true},
+		{1206, "HY000", "The total number of locks exceeds the lock table size", true},
+		{1317, "70100", "Query execution was interrupted", true},
+		{1203, "42000", "RESOURCE_EXHAUSTED", true},
+		{3101, "40000", "Plugin instructed the server to rollback the current transaction", true},
+		{9999, "HY000", "an error that nobody knows", true},
+		{9999, "", "an error without a state", true},
+		{1105, "HY000", "vttablet: ABORTED", true},
+		{1062, "23000", "Duplicate entry '1' for key 'PRIMARY'", false},
+		{1205, "HY000", "Lock wait timeout exceeded", false},
+		{3572, "HY000", "Statement aborted because lock(s) could not be acquired immediately and NOWAIT is set", false},
+		{1452, "23000", "Cannot add or update a child row", false},
+		{1406, "22001", "Data too long for column", false},
+		{1366, "HY000", "Incorrect integer value", false},
+		{1364, "HY000", "Field 'a' doesn't have a default value", false},
+		{1064, "42000", "You have an error in your SQL syntax", false},
+		{1146, "42S02", "Table 'a.b' doesn't exist", false},
+		{1644, "45000", "raised by a trigger", false},
+		{1062, "23000", "Duplicate entry; transaction rolled back to reverse changes of partial DML execution", true},
+		{1205, "HY000", "transaction rolled back: lock wait timeout", true},
+	} {
+		err := failure(each.number, each.state, each.text)
+		require.Equal(t, each.rolledBack, mysqldialect.Dialect.RolledBack(err, nil), "%v", err)
+	}
+	require.False(t, mysqldialect.Dialect.RolledBack(errors.New("the driver refuses an argument"), nil))
+}
+
+func TestErrorIsClassified(t *testing.T) {
+	for number, is := range map[uint16]func(error) bool{
+		1062: store.IsUniqueViolation, 1213: store.Collided, 1406: store.IsData, 1205: store.IsTransient, 2006: store.IsTransient,
+	} {
+		require.True(t, is(failure(number, "HY000", "")), number)
+		require.True(t, is(errors.Join(errors.New("other"), failure(number, "HY000", ""))), number)
+	}
+	require.True(t, store.IsTransient(errors.New("invalid connection")))
+	require.False(t, store.IsTransient(failure(1064, "42000", "")))
+	require.False(t, store.IsTransient(failure(1105, "HY000", "VT12001: unsupported")))
+}
