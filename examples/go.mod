@@ -10,6 +10,7 @@ replace (
 
 require (
 	github.com/caarlos0/env/v11 v11.4.2
+	github.com/go-sql-driver/mysql v1.8.1
 	github.com/gorm-inbox/inbox v0.0.0
 	github.com/gorm-inbox/inbox/fxtest/kafkatest v0.0.0
 	github.com/gorm-inbox/inbox/idempotent/redisstore v0.0.0
@@ -29,6 +30,7 @@ require (
 	golang.org/x/sync v0.24.0
 	google.golang.org/protobuf v1.36.12
 	gopkg.in/yaml.v3 v3.0.1
+	gorm.io/driver/mysql v1.6.0
 	gorm.io/driver/postgres v1.6.3
 	gorm.io/driver/sqlite v1.6.0
 	gorm.io/gorm v1.31.2
@@ -36,6 +38,7 @@ require (
 )
 
 require (
+	filippo.io/edwards25519 v1.1.0 // indirect
 	github.com/beorn7/perks v1.0.1 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/cloudevents/sdk-go/v2 v2.16.2 // indirect

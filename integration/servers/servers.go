@@ -1,5 +1,5 @@
-// Package servers starts the real servers that tests use: PostgreSQL, Apache Kafka, Redis and
-// PgBouncer. They run on this machine for this process only. They listen on 127.0.0.1 only, and
+// Package servers starts the real servers that tests use: PostgreSQL, MariaDB, MySQL, Apache Kafka,
+// Redis and PgBouncer. They run on this machine for this process only. They listen on 127.0.0.1 only, and
 // none outlives the process that started it. Each can be stopped, killed, frozen and started again
 // on the same port and data, so that a test can check what happens to its clients.
 //
@@ -25,10 +25,12 @@ import (
 	"time"
 )
 
-// The environment variables that name running servers (see cmd/withservers): a DSN, a host:port and
+// The environment variables that name running servers (see cmd/withservers): DSNs, a host:port and
 // a URL.
 const (
 	PostgresEnv = "INBOX_TEST_POSTGRES"
+	MariaDBEnv  = "INBOX_TEST_MARIADB"
+	MySQLEnv    = "INBOX_TEST_MYSQL"
 	KafkaEnv    = "INBOX_TEST_KAFKA"
 	RedisEnv    = "INBOX_TEST_REDIS"
 )

@@ -23,7 +23,7 @@ const (
 )
 
 // Command is a program that is judged by a ledger. S holds the settings that its own flags set. Every
-// Command also has the flags -postgres and -keep.
+// Command also has the flags -postgres, -mysql and -keep.
 type Command[S any] struct {
 	// Name begins the program's error messages and the names of what it creates.
 	Name string
@@ -90,7 +90,18 @@ func (c Command[S]) Parse(args []string, stderr io.Writer) (s S, o Options, err 
 	o.Name = c.Name
 	flags := &Flags{FlagSet: flag.NewFlagSet(c.Name, flag.ContinueOnError)}
 	flags.SetOutput(stderr)
-	flags.StringVar(&o.Postgres, "postgres", "", "`DSN` of a PostgreSQL instead of SQLite: schemas of its own")
+	var postgres, mysql string
+	flags.StringVar(&postgres, "postgres", "", "`DSN` of a PostgreSQL instead of SQLite: schemas of its own")
+	flags.StringVar(&mysql, "mysql", "", "`DSN` of a MySQL or MariaDB instead of SQLite: databases of its own")
+	flags.checks = append(flags.checks, func() error {
+		switch o.Server = postgres + mysql; {
+		case postgres != "" && mysql != "":
+			return errors.New("-postgres and -mysql: choose one")
+		case mysql != "" && !OnMySQL(mysql):
+			return errors.New("-mysql: must be user:password@tcp(host:port)/database")
+		}
+		return nil
+	})
 	flags.BoolVar(&o.Keep, "keep", false, "leave everything behind that the run has created")
 	if c.Seeded {
 		flags.Uint64Var(&o.Seed, "seed", 0, "makes the run's choices repeatable; 0 takes one from the clock")

@@ -82,7 +82,7 @@ func TestHelpListsAllFlags(t *testing.T) {
 	c.Seeded = true
 	var stdout, stderr bytes.Buffer
 	require.Equal(t, Balanced, c.Run(t.Context(), []string{"-h"}, &stdout, &stderr))
-	for _, name := range []string{"first", "second", "keep", "postgres", "seed"} {
+	for _, name := range []string{"first", "second", "keep", "postgres", "mysql", "seed"} {
 		require.Contains(t, stderr.String(), "  -"+name)
 	}
 }

@@ -10,10 +10,12 @@ import (
 	"strings"
 	"time"
 
+	driver "github.com/go-sql-driver/mysql"
 	"go.uber.org/fx"
 	// GORM's own dialect of SQLite, gorm.io/driver/sqlite, compiles SQLite's C code although the pure Go driver is used:
 	// a quarter of the first build. This one is the same dialect over modernc.org/sqlite alone.
 	"github.com/libtnb/sqlite"
+	"gorm.io/driver/mysql"
 	"gorm.io/driver/postgres"
 	"gorm.io/gorm"
 	"gorm.io/gorm/logger"
@@ -31,30 +33,44 @@ const sqlitePrefix = "file:"
 // connections is the size of the pool that a run reads its databases with.
 const connections = 15
 
-// Database is a SQLite file or a PostgreSQL schema.
+// Database is a SQLite file, a PostgreSQL schema, or a database of MySQL or MariaDB.
 type Database struct {
 	DSN string // for Open in other processes
 	DB  *gorm.DB
 }
 
+// server is how a run gets a place of its own on a server.
+type server struct {
+	noun         string
+	create, drop string
+	dsn          func(server, name string) (string, error)
+}
+
+func serverOf(dsn string) server {
+	if OnMySQL(dsn) {
+		return server{"MySQL database", "CREATE DATABASE %s", "DROP DATABASE %s", withDatabase}
+	}
+	return server{"PostgreSQL schema", "CREATE SCHEMA %s", "DROP SCHEMA %s CASCADE", withSearchPath}
+}
+
 // Database creates an empty database, which Close removes.
 func (e *Environment) Database(ctx context.Context, name string) (*Database, error) {
 	d := &Database{DSN: sqliteDSN(e.File(name + ".db"))}
-	if e.Postgres != "" {
-		schema := e.Name + "_" + name + "_" + e.Run
+	if e.Server != "" {
+		of, created := serverOf(e.Server), e.Name+"_"+name+"_"+e.Run
 		var err error
-		if d.DSN, err = withSearchPath(e.Postgres, schema); err != nil {
+		if d.DSN, err = of.dsn(e.Server, created); err != nil {
 			return nil, err
 		}
-		if err := execute(ctx, e.Postgres, "CREATE SCHEMA "+schema); err != nil {
+		if err := execute(ctx, e.Server, fmt.Sprintf(of.create, created)); err != nil {
 			return nil, err
 		}
-		e.schemas = append(e.schemas, schema)
+		e.created = append(e.created, created)
 		e.Cleanup(func(ctx context.Context, keep bool) error {
 			if keep {
 				return nil
 			}
-			return execute(ctx, e.Postgres, "DROP SCHEMA "+schema+" CASCADE")
+			return execute(ctx, e.Server, fmt.Sprintf(of.drop, created))
 		})
 	}
 	var err error
@@ -63,6 +79,16 @@ func (e *Environment) Database(ctx context.Context, name string) (*Database, err
 	}
 	e.Cleanup(func(context.Context, bool) error { return Close(d.DB) })
 	return d, nil
+}
+
+// withDatabase names another database in a DSN.
+func withDatabase(dsn, name string) (string, error) {
+	config, err := driver.ParseDSN(dsn)
+	if err != nil {
+		return "", errors.New("the MySQL DSN is invalid") // the DSN may hold a password
+	}
+	config.DBName = name
+	return config.FormatDSN(), nil
 }
 
 // withSearchPath makes connections see the schema's tables only.
@@ -99,11 +125,26 @@ func sqliteDSN(file string) string {
 // OnSQLite reports whether a DSN names a SQLite file.
 func OnSQLite(dsn string) bool { return strings.HasPrefix(dsn, sqlitePrefix) }
 
+// OnMySQL reports whether a DSN names a MySQL or MariaDB.
+func OnMySQL(dsn string) bool {
+	_, err := driver.ParseDSN(dsn)
+	return err == nil && !OnSQLite(dsn)
+}
+
 // Open opens a pool of at most that many connections, which stay open, on the DSN of a Database.
 // GORM logs nothing: it returns all its errors. Close closes the pool.
 func Open(dsn string, connections int) (*gorm.DB, error) {
 	dialector := postgres.Open(dsn)
-	if OnSQLite(dsn) {
+	switch {
+	case OnMySQL(dsn):
+		config, err := driver.ParseDSN(dsn)
+		if err != nil {
+			return nil, fmt.Errorf("open database: %w", err)
+		}
+		// Times are read and written as UTC. Without interpolation each statement with arguments takes two round trips.
+		config.ParseTime, config.Loc, config.InterpolateParams = true, time.UTC, true
+		dialector = mysql.Open(config.FormatDSN())
+	case OnSQLite(dsn):
 		pool, err := sql.Open("sqlite", dsn) // sqlite.Open would add parameters to the DSN
 		if err != nil {
 			return nil, fmt.Errorf("open database: %w", err)

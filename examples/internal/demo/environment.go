@@ -15,15 +15,15 @@ import (
 
 // Options are what a Command tells its Environment.
 type Options struct {
-	Name     string
-	Postgres string // a DSN; empty: SQLite
-	Seed     uint64
-	Keep     bool
-	Out      io.Writer
+	Name   string
+	Server string // a DSN of PostgreSQL, MySQL or MariaDB; empty: SQLite
+	Seed   uint64
+	Keep   bool
+	Out    io.Writer
 }
 
-// Environment is where one run keeps its data: a directory and, with PostgreSQL, schemas. All of it
-// is removed at the end. It is not safe for concurrent use.
+// Environment is where one run keeps its data: a directory and, with a server, schemas or databases. All
+// of it is removed at the end. It is not safe for concurrent use.
 type Environment struct {
 	Options
 	// Run names the run, for whatever else it creates: letters and digits.
@@ -32,7 +32,7 @@ type Environment struct {
 	Random *rand.Rand // repeatable by the seed
 
 	shown   time.Time // the last progress
-	schemas []string
+	created []string  // on the server
 	cleanup []func(ctx context.Context, keep bool) error
 }
 
@@ -85,8 +85,8 @@ func (e *Environment) Show(format string, args ...any) {
 
 // String says where the data is.
 func (e *Environment) String() string {
-	if e.Postgres == "" {
+	if e.Server == "" {
 		return "SQLite in " + e.Dir
 	}
-	return fmt.Sprintf("PostgreSQL schema %s, files in %s", strings.Join(e.schemas, " and "), e.Dir)
+	return fmt.Sprintf("%s %s, files in %s", serverOf(e.Server).noun, strings.Join(e.created, " and "), e.Dir)
 }

@@ -14,7 +14,7 @@ import (
 func environment(t *testing.T, server string) (*Environment, *Database) {
 	t.Helper()
 	t.Setenv("TMPDIR", t.TempDir())
-	e, err := NewEnvironment(Options{Name: "demo", Postgres: server, Out: t.Output()})
+	e, err := NewEnvironment(Options{Name: "demo", Server: server, Out: t.Output()})
 	require.NoError(t, err)
 	d, err := e.Database(t.Context(), "notes")
 	require.NoError(t, err)
@@ -55,6 +55,20 @@ func TestDataIsRemovedUnlessItIsKept(t *testing.T) {
 		require.Equal(t, 1, found(t, server, schemas))
 		require.NoDirExists(t, e.Dir)
 	})
+}
+
+func TestMySQLDatabaseIsRemovedUnlessItIsKept(t *testing.T) {
+	server := testenv.MySQLDSN(t, testenv.MariaDBVariable)
+	const databases = "SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name LIKE 'demo\\_notes\\_%'"
+	kept, d := environment(t, server)
+	require.Equal(t, 1, found(t, server, databases))
+	require.NoError(t, kept.Close(t.Context(), true))
+	require.Zero(t, found(t, d.DSN, "SELECT COUNT(*) FROM notes"))
+	e, _ := environment(t, server)
+	require.Equal(t, 2, found(t, server, databases))
+	require.NoError(t, e.Close(t.Context(), false))
+	require.Equal(t, 1, found(t, server, databases))
+	require.NoError(t, execute(t.Context(), server, "DROP DATABASE "+kept.created[0]))
 }
 
 func TestDataIsReadableOnlyByItsUser(t *testing.T) {

@@ -109,14 +109,18 @@ func ReadStored(ctx context.Context, db *gorm.DB) (s Stored, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	db = db.WithContext(ctx)
+	var rejected []models.RejectedMessage
 	err = errors.Join(
 		db.Model(&models.Message{}).Select("id, type").Find(&s.Messages).Error,
 		db.Model(&models.HandlerStatus{}).Select("message_id, handler_key, completed_at IS NOT NULL AS completed, "+
 			"is_poisoned AS poisoned, processing_started_at IS NOT NULL AS claimed, error_count, outcome").
 			Find(&s.Statuses).Error,
-		db.Model(&models.RejectedMessage{}).Select(`partition, record_offset AS "offset"`).Find(&s.Rejected).Error)
+		db.Select("Partition", "Offset").Find(&rejected).Error)
 	if err != nil {
 		return s, fmt.Errorf("read what the inbox has stored: %w", err)
+	}
+	for _, r := range rejected {
+		s.Rejected = append(s.Rejected, Record{Partition: r.Partition, Offset: r.Offset})
 	}
 	return s, nil
 }

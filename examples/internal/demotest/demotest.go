@@ -43,18 +43,27 @@ func Logs(dir string) string {
 	return all.String()
 }
 
-// OnBoth runs a test with SQLite, for which server is empty, and with a PostgreSQL database of its
-// own, whose DSN it is.
-func OnBoth(t *testing.T, test func(t *testing.T, server string)) {
+// OnEach runs a test with SQLite, for which server is empty, and with a PostgreSQL and a MariaDB database of its own,
+// whose DSN it is.
+func OnEach(t *testing.T, test func(t *testing.T, server string)) {
 	t.Run("SQLite", func(t *testing.T) { test(t, "") })
 	t.Run("PostgreSQL", func(t *testing.T) { test(t, testenv.PostgresDSN(t)) })
+	t.Run("MariaDB", func(t *testing.T) { test(t, testenv.MySQLDSN(t, testenv.MariaDBVariable)) })
+}
+
+// On returns the flag that names the server of OnEach.
+func On(server string) []string {
+	if demo.OnMySQL(server) {
+		return []string{"-mysql", server}
+	}
+	return []string{"-postgres", server}
 }
 
 // Environment returns an environment that is closed with the test.
 func Environment(t *testing.T, name, server string) *demo.Environment {
 	t.Helper()
 	Temporary(t)
-	env, err := demo.NewEnvironment(demo.Options{Name: name, Postgres: server, Seed: 4, Out: t.Output()})
+	env, err := demo.NewEnvironment(demo.Options{Name: name, Server: server, Seed: 4, Out: t.Output()})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, env.Close(t.Context(), true)) })
 	return env

