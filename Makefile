@@ -38,8 +38,8 @@ test-more: ## outages and crashes under load, the browser, the release, other co
 	@$(MAKE) --no-print-directory programs
 	$(WITH_SERVERS) -- $(MAKE) --no-print-directory test-more-here
 
-# The same with servers that run already: INBOX_TEST_POSTGRES, INBOX_TEST_KAFKA and
-# INBOX_TEST_REDIS name them. Tests of what is missing are left out, and the last
+# The same with servers that run already: INBOX_TEST_POSTGRES, INBOX_TEST_MARIADB,
+# INBOX_TEST_MYSQL, INBOX_TEST_KAFKA and INBOX_TEST_REDIS name them. Tests of what is missing are left out, and the last
 # line names it; under CI=true or INBOX_TEST_REQUIRE=1 they fail. Two packages at a
 # time at most, however many cores: beside more, those that measure time would
 # starve. Four tests of each: most of them wait. Checks of races and pointers in SQLite

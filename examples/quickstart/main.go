@@ -29,7 +29,7 @@
 // for reruns, from the file that stands for the mail server: a plain handler's effects are outside the
 // database, so they happen at least once. The exit status is 0 only if everything balances.
 //
-// It runs on Linux and macOS; -h lists its flags.
+// With -postgres or -mysql the inbox is in a database of that server. It runs on Linux and macOS; -h lists its flags.
 package main
 
 import (

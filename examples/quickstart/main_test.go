@@ -56,6 +56,12 @@ func TestLedgerBalancesOnRealServers(t *testing.T) {
 	requireWhole(t, figures(t, out), 1)
 }
 
+func TestLedgerBalancesOnMariaDB(t *testing.T) {
+	out := demotest.Balances(t, command.Run, "-n", "300", "-crash", "1", "-seed", "3", "-mysql",
+		testenv.MySQLDSN(t, testenv.MariaDBVariable))
+	requireWhole(t, figures(t, out), 1)
+}
+
 func TestCommandNeedsNothingButGo(t *testing.T) {
 	requireWhole(t, figures(t, demotest.GoRun(t, "quickstart", "-n", "300", "-crash", "1")), 1)
 }
@@ -87,6 +93,8 @@ func TestBadFlagsAreRefused(t *testing.T) {
 		"-crash = -1: must be 0 to 50":        {"-crash", "-1"},
 		"-crash = 51: must be 0 to 50":        {"-crash", "51"},
 		`unknown argument "please"`:           {"please"},
+		"-postgres and -mysql: choose one":    {"-postgres", "host=x", "-mysql", "root@tcp(x)/d"},
+		"-mysql: must be user:password@tcp":   {"-mysql", "mysql://root@x/d"},
 		"flag provided but not defined: -sed": {"-sed", "1"},
 	})
 }

@@ -9,7 +9,7 @@
 // each paying account in the order of acceptance, since what it can still afford depends on that. Some
 // transfers fail a few times before they succeed. Five times a worker is killed by SIGKILL in the middle
 // of its work and started again. With SQLite one worker books at a time and another takes over when it is
-// killed; with PostgreSQL all do.
+// killed; with PostgreSQL and MariaDB (-postgres, -mysql) all do.
 //
 // The part to copy is bank.go (the tables and the handler) and worker.go (the inbox). When everything
 // has ended, the database is read and judged by what was accepted:
