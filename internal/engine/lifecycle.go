@@ -210,7 +210,11 @@ func (e *Engine) bounded(ctx context.Context, checks ...func(context.Context) er
 
 // checkSettings logs wrong settings of the database, or refuses them.
 func (e *Engine) checkSettings(ctx context.Context) error {
-	return e.warn(e.store.CheckSettings(ctx))
+	ordered := false
+	for h := range e.cfg.Registry.Handlers() {
+		ordered = ordered || h.Ordered()
+	}
+	return e.warn(e.store.CheckSettings(ctx, ordered))
 }
 
 // checkIsolation logs that transactions which state no isolation level do not run at READ COMMITTED.

@@ -45,11 +45,11 @@ type Store interface {
 	// reading, as on SQLite. A silent worker may then be one that waits to write.
 	SingleWriter() bool
 	// CheckSettings returns a start's warnings about the settings of the server or the connection. It returns an error
-	// if an inbox cannot run with them. It reads no table.
-	CheckSettings(ctx context.Context) ([]Warning, error)
+	// if an inbox cannot run with them, or with them and ordered handlers. It reads no table.
+	CheckSettings(ctx context.Context, ordered bool) ([]Warning, error)
 	// CheckIsolation returns a warning if transactions that state no isolation do not run at READ COMMITTED. Handlers'
 	// transactions state theirs. The store's statements outside of transactions state READ COMMITTED from then on, as
-	// its transactions always do.
+	// its transactions always do. It returns an error if the database lets two transactions lock one row.
 	CheckIsolation(ctx context.Context, handlers sql.IsolationLevel) ([]Warning, error)
 	// AddAuditTx adds an operator's action to the audit in the transaction of that action (contract 11.3).
 	AddAuditTx(ctx context.Context, tx *gorm.DB, audit models.Audit) error

@@ -281,7 +281,7 @@ func (s *Store) ClockIn(ctx context.Context, pool gorm.ConnPool, now time.Time) 
 }
 
 // CheckSettings accepts a database in memory.
-func (s *Store) CheckSettings(context.Context) ([]store.Warning, error) { return nil, nil }
+func (s *Store) CheckSettings(context.Context, bool) ([]store.Warning, error) { return nil, nil }
 
 // cleanupStatusesSQL deletes the statuses of some messages that are old enough.
 const cleanupStatusesSQL = `

@@ -3,8 +3,6 @@ package mysql
 
 import (
 	"context"
-	"database/sql"
-	"errors"
 	"time"
 
 	"gorm.io/gorm"
@@ -52,11 +50,6 @@ func (s *Store) KeepSchema(context.Context, gorm.ConnPool) error { return nil }
 
 func (s *Store) SingleWriter() bool { return false }
 
-// CheckIsolation returns nothing: the default is REPEATABLE READ everywhere, and each transaction states its own.
-func (s *Store) CheckIsolation(context.Context, sql.IsolationLevel) ([]store.Warning, error) {
-	return nil, nil
-}
-
 // Notify does nothing: MySQL has no notifications.
 func (s *Store) Notify(context.Context, ...string) error { return nil }
 
@@ -64,22 +57,6 @@ func (s *Store) Notify(context.Context, ...string) error { return nil }
 func (s *Store) NotifyTx(context.Context, *gorm.DB, ...string) error { return nil }
 
 func (s *Store) Listen(context.Context) (store.Listener, error) { return nil, store.ErrCannotListen }
-
-// zoneSQL reads no table.
-const zoneSQL = `SELECT CAST('2026-01-02 03:04:05' AS DATETIME)`
-
-// CheckSettings refuses connections that would misread what is stored.
-func (s *Store) CheckSettings(ctx context.Context) ([]store.Warning, error) {
-	found, err := store.Query(ctx, s.Pool(ctx), zoneSQL, store.Value[any])
-	if err != nil {
-		return nil, base.Doing("ask how the driver reads times", err)
-	}
-	at, parsed := found[0].(time.Time)
-	if _, offset := at.Zone(); !parsed || offset != 0 {
-		return nil, errors.New("times are stored in UTC, and this connection reads them as others: add parseTime=true&loc=UTC to the DSN")
-	}
-	return nil, nil
-}
 
 // collidingTries bounds how often a transaction is tried that meets others.
 const collidingTries = 10

@@ -139,7 +139,7 @@ WHERE name = 'jit_above_cost' AND current_setting('jit')::boolean
 	AND CASE WHEN setting::float8 >= 0 AND setting::float8 < 100000 THEN pg_jit_available() ELSE false END`
 
 // CheckSettings warns if the server compiles statements that cost less than by default. Ours never cost more than that.
-func (p *Store) CheckSettings(ctx context.Context) ([]store.Warning, error) {
+func (p *Store) CheckSettings(ctx context.Context, _ bool) ([]store.Warning, error) {
 	found, err := settings[float64](ctx, p, earlyJITSQL)
 	if err != nil || len(found) == 0 {
 		return nil, base.Doing("read the settings of jit", err)

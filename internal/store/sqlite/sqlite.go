@@ -80,7 +80,7 @@ const foreignKeysSQL = `PRAGMA foreign_keys`
 // CheckSettings refuses a database without a file: each connection would see its own database, and with a shared cache
 // connections fail at random, because busy_timeout does not apply to its table locks. It warns if deleting a message by
 // hand would keep its statuses.
-func (s *Store) CheckSettings(ctx context.Context) ([]store.Warning, error) {
+func (s *Store) CheckSettings(ctx context.Context, _ bool) ([]store.Warning, error) {
 	files, err := store.Query(ctx, s.Pool(ctx), fileSQL, store.Value[string])
 	if err != nil {
 		return nil, base.Doing("read the path of the SQLite database", err)

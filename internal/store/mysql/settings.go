@@ -1,0 +1,229 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/base"
+	"github.com/gorm-inbox/inbox/internal/store/mysql/mysqldialect"
+)
+
+// facts are what a server says of itself.
+type facts struct {
+	// version is VERSION(), and comment @@version_comment. Vitess has its own version in the comment.
+	version, comment string
+	sqlMode          string            // of the session
+	variables        map[string]string // some global ones, in upper case; a server lacks those that it does not know
+	shards           int               // of a Vitess keyspace
+	otherEngines     []string          // tables of the inbox that InnoDB does not keep
+	readsUTC         bool              // the driver reads times as UTC
+	ordered          bool              // some handler is ordered
+}
+
+// decision is what follows from facts.
+type decision struct {
+	applies func(facts) bool
+	refused bool // otherwise warned of
+	message string
+}
+
+// decisions are those of a start. The first refusal counts.
+var decisions = []decision{
+	{facts.isTiDB, true, "TiDB ignores FOR UPDATE SKIP LOCKED, so that several workers would claim one message: use MySQL 8.0.19, MariaDB 10.6 or PostgreSQL"},
+	{func(f facts) bool { return f.isVitess() && f.major() < 19 }, true, "Vitess before 19 has no SKIP LOCKED, which claims need: upgrade it to 19 or later"},
+	{func(f facts) bool { return f.isVitess() && f.shards > 1 }, true, "the Vitess keyspace is sharded, where a transaction over several shards can be committed in part: give each shard an inbox, or use an unsharded keyspace"},
+	{func(f facts) bool { return f.isMariaDB() && f.before(10, 6, 0) }, true, "MariaDB before 10.6 has no SKIP LOCKED, which claims need: upgrade it to 10.6 or later"},
+	{func(f facts) bool { return f.isMySQL() && f.before(8, 0, 19) }, true, "MySQL before 8.0.19 lacks what the tables and statements need: upgrade it to 8.0.19 or later"},
+	{func(f facts) bool { return len(f.otherEngines) > 0 }, true, "some tables are not kept by InnoDB and have no transactions: convert them with ALTER TABLE ... ENGINE=InnoDB"},
+	{func(f facts) bool { return !strings.Contains(f.sqlMode, "STRICT_") }, true, "sql_mode is not strict, so that the server would cut values instead of refusing them: add STRICT_TRANS_TABLES to sql_mode"},
+	{func(f facts) bool { return !f.readsUTC }, true, "times are stored in UTC, and this connection reads them as others: add parseTime=true&loc=UTC to the DSN"},
+	{func(f facts) bool { return f.severalWriters() && f.ordered }, true, "several nodes of this cluster may write, and then messages are not numbered in the order of acceptance, which Ordered needs: let one node write"},
+	{facts.severalWriters, false, "inbox: several nodes of this cluster may write, where claims of one row fail on all nodes but one: let one node write"},
+	{facts.isVitess, false, "inbox: Vitess ends transactions and statements at limits of its tablets, which no statement can read: see docs/mysql.md"},
+	{func(f facts) bool { return f.differs("INNODB_FLUSH_LOG_AT_TRX_COMMIT", "1") }, false, "inbox: innodb_flush_log_at_trx_commit is not 1, so that a crash of the machine can lose messages whose offsets are committed: set it to 1"},
+	{func(f facts) bool { return f.variables["LOG_BIN"] == "ON" && f.differs("SYNC_BINLOG", "1") }, false, "inbox: sync_binlog is not 1, so that a crash of the machine can lose messages on replicas: set it to 1"},
+}
+
+func (f facts) isTiDB() bool    { return strings.Contains(f.version, "TiDB") }
+func (f facts) isVitess() bool  { return strings.Contains(f.version, "Vitess") }
+func (f facts) isMariaDB() bool { return strings.Contains(f.version, "MariaDB") }
+func (f facts) isMySQL() bool   { return !f.isTiDB() && !f.isVitess() && !f.isMariaDB() }
+
+var versionOf = regexp.MustCompile(`(\d+)\.(\d+)\.(\d+)`)
+
+// numbers returns the version: Vitess's own, and MariaDB's without what it puts before it for replicas.
+func (f facts) numbers() (numbers [3]int) {
+	text := strings.TrimPrefix(f.version, "5.5.5-")
+	if f.isVitess() {
+		text = f.comment
+	}
+	for i, part := range versionOf.FindStringSubmatch(text) {
+		if i > 0 {
+			numbers[i-1], _ = strconv.Atoi(part)
+		}
+	}
+	return numbers
+}
+
+func (f facts) major() int { return f.numbers()[0] }
+
+func (f facts) before(major, minor, patch int) bool {
+	n := f.numbers()
+	for i, floor := range []int{major, minor, patch} {
+		if n[i] != floor {
+			return n[i] < floor
+		}
+	}
+	return false
+}
+
+// severalWriters reports whether other nodes may write: those of Galera always may.
+func (f facts) severalWriters() bool {
+	return f.variables["WSREP_ON"] == "ON" || f.variables["GROUP_REPLICATION_GROUP_NAME"] != "" &&
+		f.variables["GROUP_REPLICATION_SINGLE_PRIMARY_MODE"] == "OFF"
+}
+
+func (f facts) differs(variable, wanted string) bool {
+	value, known := f.variables[variable]
+	return known && value != wanted
+}
+
+// decide returns the warnings of a start, or why it is refused.
+func decide(f facts) (warnings []store.Warning, err error) {
+	for _, d := range decisions {
+		switch {
+		case !d.applies(f):
+		case d.refused:
+			return nil, errors.New(d.message)
+		default:
+			warnings = append(warnings, store.Warning{Message: d.message})
+		}
+	}
+	return warnings, nil
+}
+
+// These statements read no table of the inbox.
+const (
+	serverSQL = `SELECT VERSION(), @@version_comment, @@sql_mode, CAST('2026-01-02 03:04:05' AS DATETIME)`
+
+	variablesSQL = `
+SHOW GLOBAL VARIABLES WHERE Variable_name IN ('innodb_flush_log_at_trx_commit', 'sync_binlog', 'log_bin', 'wsrep_on',
+	'group_replication_group_name', 'group_replication_single_primary_mode')`
+
+	shardsSQL = `SHOW VITESS_SHARDS`
+
+	otherEnginesSQL = `
+SELECT table_name FROM information_schema.tables WHERE table_schema = COALESCE(?1, DATABASE()) AND table_name IN (?2, ?3) AND engine <> 'InnoDB'`
+)
+
+// CheckSettings refuses servers and connections that would lose messages, or what is stored of them.
+func (s *Store) CheckSettings(ctx context.Context, ordered bool) ([]store.Warning, error) {
+	f, err := s.facts(ctx)
+	if err != nil {
+		return nil, base.Doing("ask the server what it is", err)
+	}
+	f.ordered = ordered
+	return decide(f)
+}
+
+func (s *Store) facts(ctx context.Context) (facts, error) {
+	pool := s.Pool(ctx)
+	found, err := store.Query(ctx, pool, serverSQL, func(rows *sql.Rows, f *facts) error {
+		var at any
+		err := rows.Scan(&f.version, &f.comment, &f.sqlMode, &at)
+		read, parsed := at.(time.Time)
+		_, offset := read.Zone()
+		f.readsUTC = parsed && offset == 0
+		return err
+	})
+	if err != nil {
+		return facts{}, err
+	}
+	f := found[0]
+	variables, err := store.Query(ctx, pool, variablesSQL, func(rows *sql.Rows, v *[2]string) error {
+		return rows.Scan(&v[0], &v[1])
+	})
+	if err != nil {
+		return facts{}, err
+	}
+	f.variables = map[string]string{}
+	for _, v := range variables {
+		f.variables[strings.ToUpper(v[0])] = strings.ToUpper(v[1])
+	}
+	if f.isVitess() {
+		shards, err := store.Query(ctx, pool, shardsSQL, store.Value[string])
+		if err != nil {
+			return facts{}, err
+		}
+		f.shards = len(shards)
+	}
+	schema, messages := s.table(s.Text("{messages}"))
+	_, statuses := s.table(s.Text("{statuses}"))
+	f.otherEngines, err = store.Query(ctx, pool, otherEnginesSQL, store.Value[string], schema, messages, statuses)
+	return f, err
+}
+
+// table returns the schema, nil if there is none, and the name of a quoted name.
+func (s *Store) table(quoted string) (schema any, name string) {
+	name = strings.ReplaceAll(quoted, `"`, "")
+	if before, after, found := strings.Cut(name, "."); found {
+		return before, after
+	}
+	return nil, name
+}
+
+// probeSQL locks a row that every inbox has.
+const probeSQL = `SELECT "key" FROM {meta} WHERE "key" = 'schema_version' FOR UPDATE SKIP LOCKED`
+
+// probeTimeout bounds the probe, which needs two connections at once.
+const probeTimeout = 2 * time.Second
+
+// errBothLocked is what no version of a server says of itself.
+var errBothLocked = errors.New("the database gives a row that one transaction has locked to another one as well, so that several workers would claim one message")
+
+// CheckIsolation refuses a database that gives one row to two claims. It warns of nothing: the default level is
+// REPEATABLE READ everywhere, and each transaction states its own. It does not find out where the pool has not two
+// connections in time, or the user may not lock this row.
+func (s *Store) CheckIsolation(ctx context.Context, _ sql.IsolationLevel) ([]store.Warning, error) {
+	if pool, err := s.DB.DB(); err != nil || pool.Stats().MaxOpenConnections == 1 {
+		return nil, nil
+	}
+	short, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	lock := func(pool gorm.ConnPool) (bool, error) {
+		locked, err := store.Query(short, pool, s.Text(probeSQL), store.Value[string])
+		return len(locked) > 0, err
+	}
+	err := s.Transaction(short, func(first gorm.ConnPool) error {
+		if locked, err := lock(first); err != nil || !locked {
+			return err
+		}
+		return s.Transaction(short, func(second gorm.ConnPool) error {
+			locked, err := lock(second)
+			if locked {
+				return errBothLocked
+			}
+			return err
+		})
+	})
+	number, _, _ := mysqldialect.Code(err)
+	switch {
+	case errors.Is(err, errBothLocked):
+		return nil, errBothLocked
+	case err == nil, number == accessDenied, short.Err() != nil && ctx.Err() == nil:
+		return nil, nil
+	}
+	return nil, fmt.Errorf("check that a locked row is not claimed: %w", err)
+}
+
+// accessDenied means that the user lacks a right on a table.
+const accessDenied = 1142
