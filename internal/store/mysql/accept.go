@@ -87,19 +87,23 @@ type newOnly struct{ *Store }
 
 func (n newOnly) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage, _ []base.StatusRow,
 	_ string, now time.Time,
-) ([]base.StoredNumber, time.Time, error) {
-	inserted, err := n.insert(ctx, pool, messages, now)
+) (inserted []base.StoredNumber, claimedAt time.Time, err error) {
+	_, err = n.insert(ctx, pool, messages, now)
 	if store.IsUniqueViolation(err) {
 		err = errKnown
+	}
+	if err == nil {
+		inserted, err = n.numbers(ctx, pool, numbersSQL, messages)
 	}
 	return inserted, time.Time{}, err
 }
 
 // InsertNew locks the messages that are known and inserts the others. If another accept has inserted one in between, it
-// begins again.
+// goes on with those that are left.
 func (s *Store) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage, _ []base.StatusRow,
 	_ string, now time.Time,
 ) (inserted []base.StoredNumber, claimedAt time.Time, err error) {
+	var ours []*store.NewMessage
 	for try := 1; ; try++ {
 		known, err := s.numbers(ctx, pool, lockMessagesSQL, messages)
 		if err != nil {
@@ -110,24 +114,31 @@ func (s *Store) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*s
 			is[k.Identity] = true
 		}
 		fresh := slices.DeleteFunc(slices.Clone(messages), func(m *store.NewMessage) bool { return is[base.IdentityOf(m)] })
-		inserted, err = s.insert(ctx, pool, fresh, now)
-		if !store.IsUniqueViolation(err) || try == collidingTries {
+		n, err := s.insert(ctx, pool, fresh, now)
+		ours, messages = append(ours, fresh[:n]...), fresh[n:]
+		switch {
+		case err == nil:
+			inserted, err = s.numbers(ctx, pool, numbersSQL, ours)
 			return inserted, time.Time{}, err
+		case !store.IsUniqueViolation(err) || try == collidingTries:
+			return nil, time.Time{}, err
 		}
 	}
 }
 
+// insert returns how many of the messages it has inserted, also with an error.
 func (s *Store) insert(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage, now time.Time) (
-	[]base.StoredNumber, error,
+	done int, err error,
 ) {
 	if len(messages) == 0 {
-		return nil, nil
+		return 0, nil
 	}
 	received, err := s.ClockIn(ctx, pool, now)
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
-	for left := messages; len(left) > 0; {
+	for done < len(messages) {
+		left := messages[done:]
 		fits, size := 0, 0
 		for fits < len(left) && (fits == 0 || size+left[fits].Size() <= maxStatement) {
 			size += left[fits].Size()
@@ -140,11 +151,11 @@ func (s *Store) insert(ctx context.Context, pool gorm.ConnPool, messages []*stor
 				m.SerializedProperties, nullBytes(m.OrderingKey), mysqldialect.Time(received))
 		}
 		if _, err := store.Exec(ctx, pool, s.Text(insertMessagesSQL(n)), args...); err != nil {
-			return nil, err
+			return done, err
 		}
-		left = left[n:]
+		done += n
 	}
-	return s.numbers(ctx, pool, numbersSQL, messages)
+	return done, nil
 }
 
 // longestList is how many values a list may have: MariaDB makes a join of one with 1,000.
