@@ -30,10 +30,23 @@ func conform(t *testing.T, variable string) {
 	}, func(*gorm.DB) storetest.Server { return &server{} })
 }
 
-// openDB opens a database of its own on MariaDB.
-func openDB(t *testing.T) *gorm.DB { return openOn(t, testenv.MariaDBVariable) }
+// opener opens a database of its own.
+type opener func(t testing.TB) *gorm.DB
 
-func openOn(t *testing.T, variable string) *gorm.DB {
+// onEach runs a test on MariaDB and on MySQL.
+func onEach(t *testing.T, test func(t *testing.T, open opener)) {
+	t.Helper()
+	for name, variable := range map[string]string{"MariaDB": testenv.MariaDBVariable, "MySQL": testenv.MySQLVariable} {
+		t.Run(name, func(t *testing.T) {
+			if os.Getenv(variable) == "" {
+				testenv.MySQLDSN(t, variable)
+			}
+			test(t, func(t testing.TB) *gorm.DB { return openOn(t, variable) })
+		})
+	}
+}
+
+func openOn(t testing.TB, variable string) *gorm.DB {
 	return testenv.Open(t, mysql.Open(testenv.MySQLDSN(t, variable)), gorm.Config{})
 }
 

@@ -27,8 +27,12 @@ func deadlocks(db *gorm.DB) int {
 // TestNoDeadlockReachesAcceptorsOfOverlappingBatches lets four acceptors accept 120 batches each, of 50 messages out of
 // 400 in any order, for two handlers.
 func TestNoDeadlockReachesAcceptorsOfOverlappingBatches(t *testing.T) {
+	onEach(t, checkNoDeadlockReachesAcceptorsOfOverlappingBatches)
+}
+
+func checkNoDeadlockReachesAcceptorsOfOverlappingBatches(t *testing.T, open opener) {
 	const acceptors, batches, messages = 4, 120, 400
-	db, st := storetest.Migrated(t, openDB(t))
+	db, st := storetest.Migrated(t, open(t))
 	before := deadlocks(db)
 	var inserted, added atomic.Int64
 	for _, err := range racetest.Together(acceptors, func(acceptor int) error {

@@ -17,8 +17,8 @@ import (
 )
 
 // orders returns a database with a table that has the rows 1 and 2.
-func orders(t *testing.T) *gorm.DB {
-	db := openDB(t)
+func orders(t *testing.T, open opener) *gorm.DB {
+	db := open(t)
 	require.NoError(t, db.Exec(`CREATE TABLE orders (id int PRIMARY KEY, paid int NOT NULL) ENGINE=InnoDB`).Error)
 	require.NoError(t, db.Exec(`INSERT INTO orders VALUES (1, 0), (2, 0)`).Error)
 	return db
@@ -65,9 +65,13 @@ var ways = map[string]func(tx *gorm.DB) error{
 }
 
 func TestNothingIsStoredByAHandlerThatSwallowsADeadlock(t *testing.T) {
+	onEach(t, checkNothingIsStoredByAHandlerThatSwallowsADeadlock)
+}
+
+func checkNothingIsStoredByAHandlerThatSwallowsADeadlock(t *testing.T, open opener) {
 	for way, next := range ways {
 		t.Run(way, func(t *testing.T) {
-			db := orders(t)
+			db := orders(t, open)
 			other := db.Begin()
 			defer other.Rollback()
 			require.NoError(t, new(server).Survive(other.Exec(`CREATE TEMPORARY TABLE inbox_locks (name varchar(99), owner_id text, expires_at datetime(6)) ENGINE=InnoDB`)))
@@ -95,7 +99,11 @@ func TestNothingIsStoredByAHandlerThatSwallowsADeadlock(t *testing.T) {
 }
 
 func TestNothingIsStoredByAHandlerWhoseSnapshotIsOutdated(t *testing.T) {
-	db := orders(t)
+	onEach(t, checkNothingIsStoredByAHandlerWhoseSnapshotIsOutdated)
+}
+
+func checkNothingIsStoredByAHandlerWhoseSnapshotIsOutdated(t *testing.T, open opener) {
+	db := orders(t, open)
 	if db.Exec(`SET SESSION innodb_snapshot_isolation = ON`).Error != nil {
 		t.Skip("LEFT OUT: MySQL does not detect writes to an outdated snapshot")
 	}
@@ -116,6 +124,10 @@ func TestNothingIsStoredByAHandlerWhoseSnapshotIsOutdated(t *testing.T) {
 }
 
 func TestStatementThatAloneIsUndoneLeavesTheTransactionUsableAfterASavepoint(t *testing.T) {
+	onEach(t, checkStatementThatAloneIsUndoneLeavesTheTransactionUsableAfterASavepoint)
+}
+
+func checkStatementThatAloneIsUndoneLeavesTheTransactionUsableAfterASavepoint(t *testing.T, open opener) {
 	for number, statement := range map[int]string{
 		1205: `UPDATE orders SET paid = 1 WHERE id = 1`,
 		1062: `INSERT INTO orders VALUES (2, 0)`,
@@ -123,7 +135,7 @@ func TestStatementThatAloneIsUndoneLeavesTheTransactionUsableAfterASavepoint(t *
 		1048: `INSERT INTO orders VALUES (9, NULL)`,
 	} {
 		t.Run(fmt.Sprint(number), func(t *testing.T) {
-			db := orders(t)
+			db := orders(t, open)
 			holder := db.Begin()
 			defer holder.Rollback()
 			require.NoError(t, holder.Exec(`UPDATE orders SET paid = 2 WHERE id = 1`).Error)
@@ -149,13 +161,17 @@ func TestStatementThatAloneIsUndoneLeavesTheTransactionUsableAfterASavepoint(t *
 }
 
 func TestStatementThatCommitsImplicitlyDoesNotReachTheServer(t *testing.T) {
+	onEach(t, checkStatementThatCommitsImplicitlyDoesNotReachTheServer)
+}
+
+func checkStatementThatCommitsImplicitlyDoesNotReachTheServer(t *testing.T, open opener) {
 	for _, statement := range []string{
 		`COMMIT`, `/*! COMMIT */`, `/*!50000COMMIT*/`, "# comment\nCOMMIT", `SET autocommit = 1`, `SET @@session.autocommit = 1`,
 		`CREATE TABLE other (id int)`, `/*! CREATE */ TABLE other (id int)`, `ALTER TABLE orders ADD note text`, `TRUNCATE orders`,
 		`DROP TABLES orders`, `RENAME TABLE orders TO other`, `LOCK TABLES orders WRITE`, `UNLOCK TABLES`, `ANALYZE TABLE orders`,
 		`BEGIN`, `START TRANSACTION`, `FLUSH TABLES`, `EXECUTE IMMEDIATE 'COMMIT'`,
 	} {
-		db := orders(t)
+		db := orders(t, open)
 		err := handle(t, db, sql.LevelDefault, func(tx *gorm.DB) {
 			require.NoError(t, tx.Exec(`INSERT INTO orders VALUES (3, 0)`).Error)
 			require.ErrorIs(t, tx.Exec(statement).Error, gorm.ErrInvalidTransaction, statement)
@@ -167,7 +183,7 @@ func TestStatementThatCommitsImplicitlyDoesNotReachTheServer(t *testing.T) {
 		require.NoError(t, db.Raw(`SHOW TABLES`).Scan(&tables).Error)
 		require.Equal(t, "orders", strings.Join(tables, " "), statement)
 	}
-	db := orders(t)
+	db := orders(t, open)
 	require.NoError(t, handle(t, db, sql.LevelDefault, func(tx *gorm.DB) {
 		for _, statement := range []string{`CREATE TEMPORARY TABLE part (id int)`, `INSERT INTO part SELECT id FROM orders`,
 			`INSERT INTO orders SELECT id + 2, 0 FROM part`, `DROP TEMPORARY TABLE part`} {

@@ -3,8 +3,6 @@ package mysql_test
 import (
 	"context"
 	"database/sql"
-	"fmt"
-	"os"
 	"strings"
 	"testing"
 
@@ -19,8 +17,10 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-func TestThisServerIsNotRefused(t *testing.T) {
-	db, st := storetest.Migrated(t, openDB(t))
+func TestThisServerIsNotRefused(t *testing.T) { onEach(t, checkThisServerIsNotRefused) }
+
+func checkThisServerIsNotRefused(t *testing.T, open opener) {
+	db, st := storetest.Migrated(t, open(t))
 	_, err := st.CheckSettings(t.Context(), true)
 	require.NoError(t, err)
 	for _, connections := range []int{0, 1, 2} {
@@ -34,6 +34,10 @@ func TestThisServerIsNotRefused(t *testing.T) {
 }
 
 func TestServerOrConnectionThatWouldLoseMessagesIsRefused(t *testing.T) {
+	onEach(t, checkServerOrConnectionThatWouldLoseMessagesIsRefused)
+}
+
+func checkServerOrConnectionThatWouldLoseMessagesIsRefused(t *testing.T, open opener) {
 	check := func(t *testing.T, db *gorm.DB) error {
 		t.Helper()
 		st, err := stores.New(db, models.Naming{}, store.Options{})
@@ -42,18 +46,18 @@ func TestServerOrConnectionThatWouldLoseMessagesIsRefused(t *testing.T) {
 		return err
 	}
 	t.Run("a table of another engine", func(t *testing.T) {
-		db, _ := storetest.Migrated(t, openDB(t))
+		db, _ := storetest.Migrated(t, open(t))
 		require.NoError(t, check(t, db))
 		require.NoError(t, db.Exec(`ALTER TABLE inbox_handler_statuses DROP CONSTRAINT inbox_handler_statuses_message_fk`).Error)
 		require.NoError(t, db.Exec(`ALTER TABLE inbox_messages ENGINE=MyISAM`).Error)
 		require.ErrorContains(t, check(t, db), "not kept by InnoDB")
 	})
-	root := os.Getenv("MYSQL_DSN")
+	root := open(t).Dialector.(*mysql.Dialector).DSN
 	for option, refused := range map[string]string{
 		"sql_mode=''": "sql_mode is not strict", "parseTime=false": "parseTime=true&loc=UTC", "loc=Asia%2FTokyo": "parseTime=true&loc=UTC",
 	} {
 		t.Run(option, func(t *testing.T) {
-			dsn := strings.NewReplacer("parseTime=true&", "", "loc=UTC&", "").Replace(fmt.Sprintf(root, "")) + "&" + option
+			dsn := strings.NewReplacer("parseTime=true&", "", "loc=UTC&", "").Replace(root) + "&" + option
 			if !strings.HasPrefix(option, "parseTime") {
 				dsn += "&parseTime=true"
 			}
@@ -85,7 +89,11 @@ func (c careless) BeginTx(ctx context.Context, options *sql.TxOptions) (gorm.Con
 func (c careless) GetDBConn() (*sql.DB, error) { return c.db, nil }
 
 func TestDatabaseThatGivesOneRowToTwoClaimsIsRefused(t *testing.T) {
-	db, _ := storetest.Migrated(t, openDB(t))
+	onEach(t, checkDatabaseThatGivesOneRowToTwoClaimsIsRefused)
+}
+
+func checkDatabaseThatGivesOneRowToTwoClaimsIsRefused(t *testing.T, open opener) {
+	db, _ := storetest.Migrated(t, open(t))
 	db = db.Session(&gorm.Session{NewDB: true, Context: t.Context()})
 	pool, err := db.DB()
 	require.NoError(t, err)
