@@ -16,7 +16,7 @@ import (
 
 // Database is a new database for one test.
 type Database struct {
-	// Dialect is "sqlite" or "postgres".
+	// Dialect is "sqlite", "postgres" or "mysql".
 	Dialect string
 	// DB is the first pool on the database.
 	DB *gorm.DB
@@ -24,8 +24,8 @@ type Database struct {
 	dsn string
 }
 
-// OnEach runs a test on a new database of each dialect: a SQLite file and, if a server is configured, PostgreSQL. All
-// run in parallel with other tests.
+// OnEach runs a test on a new database of each dialect: a SQLite file and, if servers are configured, PostgreSQL, and
+// MariaDB or MySQL. All run in parallel with other tests.
 func OnEach(t *testing.T, test func(t *testing.T, d *Database)) {
 	t.Helper()
 	t.Parallel()
@@ -37,15 +37,19 @@ func OnEach(t *testing.T, test func(t *testing.T, d *Database)) {
 	}
 }
 
-// OnAny runs a test on one new database: of PostgreSQL if a server is configured, else of SQLite. Use it for behaviour
+// OnAny runs a test on one new database: of PostgreSQL if a server is configured, else of MariaDB or MySQL if there is
+// one, else of SQLite. Use it for behaviour
 // that does not depend on the dialect: package storetest proves the dialects alike. `make
 // test-more` runs it on SQLite.
 func OnAny(t *testing.T, test func(t *testing.T, d *Database)) {
 	t.Helper()
 	t.Parallel()
 	e := environments[0]
-	if testenv.HasPostgres() {
+	switch {
+	case testenv.HasPostgres():
 		e = onPostgres
+	case testenv.HasMySQL():
+		e = onMySQL
 	}
 	test(t, e.database(t))
 }

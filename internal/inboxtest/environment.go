@@ -28,7 +28,12 @@ var environments = []*environment{
 	{dialect: "sqlite", dsn: testenv.SQLiteDSN, open: testenv.OpenSQLite,
 		identity: "integer PRIMARY KEY AUTOINCREMENT"},
 	onPostgres,
+	onMySQL,
 }
+
+// onMySQL is MySQL or MariaDB.
+var onMySQL = &environment{dialect: "mysql", dsn: testenv.AnyMySQLDSN, open: testenv.OpenMySQL,
+	identity: "bigint AUTO_INCREMENT PRIMARY KEY"}
 
 var onPostgres = &environment{dialect: "postgres", dsn: testenv.PostgresDSN, open: testenv.OpenPostgres,
 	application: func(t testing.TB, dsn string) string {

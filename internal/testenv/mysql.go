@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"gorm.io/driver/mysql"
+	"gorm.io/gorm"
 )
 
 // The names of the environment variables with the DSNs, as gorm.io/driver/mysql takes them, of servers on which tests
@@ -19,10 +21,28 @@ const (
 	MySQLVariable   = "INBOX_TEST_MYSQL"
 )
 
+// HasMySQL reports whether tests have a MariaDB or MySQL server.
+func HasMySQL() bool { return os.Getenv(MariaDBVariable) != "" || os.Getenv(MySQLVariable) != "" }
+
+// AnyMySQLDSN is MySQLDSN for MariaDB, or for MySQL if only that is there.
+func AnyMySQLDSN(t testing.TB) string {
+	t.Helper()
+	variable := MariaDBVariable
+	if os.Getenv(variable) == "" && os.Getenv(MySQLVariable) != "" {
+		variable = MySQLVariable
+	}
+	return MySQLDSN(t, variable)
+}
+
+// OpenMySQL opens one more pool on a database that MySQLDSN made, like a second process of the same inbox. The pool is
+// closed when the test ends.
+func OpenMySQL(t testing.TB, dsn string) *gorm.DB {
+	t.Helper()
+	return Open(t, mysql.Open(dsn), gorm.Config{})
+}
+
 // MySQLDSN returns the DSN of a new database on the server that one of these variables names. The database is dropped
 // when the test ends. Without a server it ends the test, see LeaveOut.
-//
-// The test's module imports the driver. This module does not, so that users of other databases need not download it.
 func MySQLDSN(t testing.TB, variable string) string {
 	t.Helper()
 	server := os.Getenv(variable)
