@@ -31,6 +31,9 @@ func raise(tx *gorm.DB, state string) error {
 		}
 		return tx.Exec("INSERT INTO effects VALUES ('refused')").Error
 	}
+	if tx.Dialector.Name() == "mysql" {
+		return tx.Exec("SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1021, MESSAGE_TEXT = 'no room'").Error
+	}
 	return tx.Exec(fmt.Sprintf("DO $$ BEGIN RAISE EXCEPTION 'no room' USING ERRCODE = '%s'; END $$", state)).Error
 }
 

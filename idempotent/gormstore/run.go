@@ -297,7 +297,7 @@ func (s *Store) join(ctx context.Context, tx *gorm.DB, w work) (duplicate bool, 
 		if !undo {
 			return
 		}
-		undoErr := s.execSavepoint(ctx, tx, "ROLLBACK TO SAVEPOINT inbox_marker; RELEASE SAVEPOINT inbox_marker")
+		undoErr := s.execSavepoint(ctx, tx, "ROLLBACK TO SAVEPOINT inbox_marker", "RELEASE SAVEPOINT inbox_marker")
 		if undoErr != nil {
 			// For instance rows that the body left open prevent the rollback to the savepoint. They would not prevent
 			// the caller's commit, so the whole transaction is rolled back.
@@ -325,12 +325,17 @@ func (s *Store) join(ctx context.Context, tx *gorm.DB, w work) (duplicate bool, 
 	return !added, nil
 }
 
-// execSavepoint sends a statement about the savepoint. It ignores the end of ctx: the body's writes before that must be
+// execSavepoint sends statements about the savepoint. It ignores the end of ctx: the body's writes before that must be
 // kept or undone all the same.
-func (s *Store) execSavepoint(ctx context.Context, tx *gorm.DB, statements string) error {
+func (s *Store) execSavepoint(ctx context.Context, tx *gorm.DB, statements ...string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.opts.StatementTimeout)
 	defer cancel()
-	return handlertx.Steer(ctx, tx, statements)
+	for _, statement := range statements {
+		if err := handlertx.Steer(ctx, tx, statement); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Mark adds the markers of a run to the caller's transaction, and nothing else. It is for callers that call the body

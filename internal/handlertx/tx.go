@@ -103,10 +103,10 @@ func (t *Tx) Explain(err error) error {
 	return err
 }
 
-// Steer sends statements that control tx's transaction, such as SAVEPOINT. It bypasses the application's GORM logger.
-func Steer(ctx context.Context, tx *gorm.DB, statements string) error {
-	if _, err := unprepared(tx.Statement.ConnPool).ExecContext(ctx, statements); err != nil {
-		return fmt.Errorf("%s: %w", strings.ToLower(statements), err)
+// Steer sends a statement that controls tx's transaction, such as SAVEPOINT. It bypasses the application's GORM logger.
+func Steer(ctx context.Context, tx *gorm.DB, statement string) error {
+	if _, err := unprepared(tx.Statement.ConnPool).ExecContext(ctx, statement); err != nil {
+		return fmt.Errorf("%s: %w", strings.ToLower(statement), err)
 	}
 	return nil
 }
@@ -118,7 +118,12 @@ func SteerLater(ctx context.Context, tx *gorm.DB, statements ...string) error {
 		tx.Later(statements...)
 		return nil
 	}
-	return Steer(ctx, tx, strings.Join(statements, "; "))
+	for _, statement := range statements { // some drivers refuse several at once
+		if err := Steer(ctx, tx, statement); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Steered returns the server's error for the statements of SteerLater. If they were to set a savepoint, an older one of
