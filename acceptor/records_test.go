@@ -204,7 +204,7 @@ func refuse(t *testing.T, d *inboxtest.Database) {
 			`CREATE TRIGGER refuse BEFORE INSERT ON inbox_messages WHEN CAST(NEW.content AS TEXT) LIKE 'no%' BEGIN SELECT RAISE(ABORT, 'refused'); END`)
 		return
 	}
-	inboxtest.Exec(t, d.DB, `ALTER TABLE inbox_messages ADD CHECK (NOT content LIKE 'no%'::bytea)`)
+	inboxtest.Exec(t, d.DB, `ALTER TABLE inbox_messages ADD CHECK (NOT content LIKE 'no%')`)
 }
 
 func batch(ids ...string) (records []envelope.Received) {

@@ -205,7 +205,8 @@ func TestFailingArchiveEndsTheCleanupRun(t *testing.T) {
 			o.Cleanup.SweepMarkers = true
 		}))
 		inboxtest.Exec(t, d.DB,
-			"INSERT INTO inbox_markers VALUES ('1', 'h', '', 't', '2020-01-01 00:00:00.000000+00:00', '2020-01-01 00:00:00.000000+00:00')")
+			"INSERT INTO inbox_markers (message_id, handler_key, namespace, message_type, processed_at, expires_at) VALUES ('1', 'h', '', 't', ?, ?)",
+			longAgo, longAgo)
 		deleted, err := ib.Cleanup(context.Background())
 		require.ErrorIs(t, err, cleanup.ErrArchiveFailed)
 		require.Equal(t, handler.Deleted{Unarchived: 10, Markers: 1}, deleted, "what needs no archive is pruned all the same")

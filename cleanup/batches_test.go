@@ -95,11 +95,14 @@ func TestLeaseLostBetweenBatchesStopsDeleting(t *testing.T) {
 		ib := old(t, d, nil, 6, inbox.Configure(func(o *inbox.Options) { o.Cleanup.CleanupBatchSize = 2 }))
 		// With the second message another worker takes the lease.
 		take := `UPDATE inbox_locks SET owner_id = '0192f000-0000-7000-8000-000000000001'`
-		if d.Dialect == "postgres" {
+		switch d.Dialect {
+		case "postgres":
 			inboxtest.Exec(t, d.DB,
 				fmt.Sprintf(`CREATE FUNCTION take() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN %s; RETURN OLD; END $$`, take))
 			inboxtest.Exec(t, d.DB, `CREATE TRIGGER take AFTER DELETE ON inbox_messages FOR EACH ROW EXECUTE FUNCTION take()`)
-		} else {
+		case "mysql":
+			inboxtest.Exec(t, d.DB, `CREATE TRIGGER take AFTER DELETE ON inbox_messages FOR EACH ROW `+take)
+		default:
 			inboxtest.Exec(t, d.DB, `CREATE TRIGGER take AFTER DELETE ON inbox_messages BEGIN `+take+`; END`)
 		}
 		deleted, err := ib.Cleanup(context.Background())

@@ -2,6 +2,7 @@ package cleanup_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -141,12 +142,13 @@ func TestRowsOfVanishedWorkersAndLeasesArePruned(t *testing.T) {
 		require.True(t, held)
 
 		require.Zero(t, clean(t, ib), "no worker has been silent for long")
-		// PostgreSQL uses its own clock, SQLite the inbox's.
+		// Servers use their own clocks, SQLite the inbox's.
 		const long = 8*24*time.Hour + time.Hour
-		if d.Dialect == "postgres" {
-			inboxtest.Exec(t, d.DB, "UPDATE inbox_workers SET heartbeat_at = heartbeat_at - interval '193 hours' WHERE id <> ?",
+		hours := map[string]string{"postgres": "interval '%d hours'", "mysql": "INTERVAL %d HOUR"}[d.Dialect]
+		if hours != "" {
+			inboxtest.Exec(t, d.DB, "UPDATE inbox_workers SET heartbeat_at = heartbeat_at - "+fmt.Sprintf(hours, 193)+" WHERE id <> ?",
 				id["young"])
-			inboxtest.Exec(t, d.DB, "UPDATE inbox_locks SET expires_at = expires_at - interval '25 hours'")
+			inboxtest.Exec(t, d.DB, "UPDATE inbox_locks SET expires_at = expires_at - "+fmt.Sprintf(hours, 25))
 		} else {
 			clock.Advance(long)
 			require.NoError(t, st.Heartbeat(ctx, store.Worker{ID: id["young"], Host: "h"}, clock.Now()))

@@ -70,9 +70,13 @@ func TestAuditShowsTheDatabaseRole(t *testing.T) {
 		_, err := r.ops.Message(t.Context(), ada, ops.MessageRef{ID: "1"})
 		require.NoError(t, err)
 		role := ""
-		if r.d.Dialect == "postgres" {
+		switch r.d.Dialect {
+		case "postgres":
 			require.NoError(t, r.ib.DB().Raw("SELECT session_user").Scan(&role).Error)
 			require.Contains(t, role, "inbox_test_")
+		case "mysql":
+			require.NoError(t, r.ib.DB().Raw("SELECT substring_index(user(), '@', 1)").Scan(&role).Error)
+			require.NotEmpty(t, role)
 		}
 		page, err := r.ops.Audit(t.Context(), ops.AuditFilter{}, "", 0)
 		require.NoError(t, err)

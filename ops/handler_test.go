@@ -89,7 +89,7 @@ func TestClaimsOfDeadWorkersAreShownAsSuch(t *testing.T) {
 
 // longAgo is a time so long ago by the clock that judges heartbeats.
 func (r *rig) longAgo(d time.Duration) time.Time {
-	if r.d.Dialect == "postgres" {
+	if r.d.Dialect != "sqlite" {
 		return time.Now().Add(-d)
 	}
 	return r.clock.Now().Add(-d)

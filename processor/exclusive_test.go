@@ -68,7 +68,8 @@ func startStandby(t *testing.T, d *inboxtest.Database, ib *inbox.Inbox) string {
 
 func TestModeDefaultsByDatabase(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		want := map[string]processor.Mode{"sqlite": processor.ModeExclusive, "postgres": processor.ModeCompeting}[d.Dialect]
+		want := map[string]processor.Mode{"sqlite": processor.ModeExclusive, "postgres": processor.ModeCompeting,
+			"mysql": processor.ModeCompeting}[d.Dialect]
 		h := inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing))
 		require.Equal(t, want, inboxtest.New(t, d.DB, h).Health().Processor.Mode)
 		for _, mode := range []processor.Mode{processor.ModeExclusive, processor.ModeCompeting} {

@@ -124,6 +124,13 @@ func (tx *gatedTx) QueryContext(ctx context.Context, query string, args ...any) 
 	return tx.Tx.QueryContext(ctx, query, args...)
 }
 
+// ExecContext runs inserts and claims on MySQL, where they return no rows.
+func (tx *gatedTx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	tx.accepts = tx.accepts || strings.Contains(query, "INSERT INTO `inbox_messages`")
+	tx.claims = tx.claims || isClaim(query)
+	return tx.Tx.ExecContext(ctx, query, args...)
+}
+
 func (tx *gatedTx) Commit() error {
 	tx.gate.mu.Lock()
 	var how func(*sql.Tx) error

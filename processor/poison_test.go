@@ -21,7 +21,7 @@ import (
 // deleteMessage deletes a message but not its statuses, which the foreign key would not allow.
 func deleteMessage(t *testing.T, d *inboxtest.Database, id string) {
 	t.Helper()
-	if d.Dialect == "postgres" {
+	if d.Dialect != "sqlite" {
 		inboxtest.Exec(t, d.DB, "ALTER TABLE inbox_handler_statuses DROP CONSTRAINT inbox_handler_statuses_message_fk")
 		inboxtest.Exec(t, d.DB, "DELETE FROM inbox_messages WHERE id = ?", id)
 		return

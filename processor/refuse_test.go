@@ -19,6 +19,12 @@ func refuse(t *testing.T, d *inboxtest.Database, events, table, condition string
 				events, table, condition))
 		return func() { t.Helper(); inboxtest.Exec(t, d.DB, fmt.Sprintf("DROP TRIGGER %[1]s_refused ON %[1]s", table)) }
 	}
+	if d.Dialect == "mysql" {
+		inboxtest.Exec(t, d.DB, fmt.Sprintf(
+			"CREATE TRIGGER %[2]s_refused BEFORE %[1]s ON %[2]s FOR EACH ROW BEGIN IF %[3]s THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'refused by the test'; END IF; END",
+			events, table, condition))
+		return func() { t.Helper(); inboxtest.Exec(t, d.DB, fmt.Sprintf("DROP TRIGGER %s_refused", table)) }
+	}
 	inboxtest.Exec(t, d.DB,
 		fmt.Sprintf("CREATE TRIGGER %[2]s_refused BEFORE %[1]s ON %[2]s WHEN %[3]s BEGIN SELECT RAISE(ABORT, 'refused by the test'); END", events, table, condition))
 	return func() { t.Helper(); inboxtest.Exec(t, d.DB, fmt.Sprintf("DROP TRIGGER %s_refused", table)) }

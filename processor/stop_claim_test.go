@@ -182,12 +182,5 @@ func TestStopReportsClaimsThatItCannotRelease(t *testing.T) {
 // refuseReleases has the database refuse to end the claims of a message.
 func refuseReleases(t *testing.T, d *inboxtest.Database, id string) {
 	t.Helper()
-	action := `BEGIN SELECT RAISE(ABORT, 'refused'); END`
-	if d.Dialect == "postgres" {
-		require.NoError(t, d.DB.Exec(
-			`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE ''refused''; END'`).Error)
-		action = `EXECUTE FUNCTION refuse()`
-	}
-	require.NoError(t, d.DB.Exec(`CREATE TRIGGER refuse BEFORE UPDATE ON inbox_handler_statuses FOR EACH ROW
-		WHEN (NEW.processing_started_at IS NULL AND NEW.message_id = '`+id+`') `+action).Error)
+	refuse(t, d, "UPDATE", "inbox_handler_statuses", "NEW.processing_started_at IS NULL AND NEW.message_id = '"+id+"'")
 }

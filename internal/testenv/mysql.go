@@ -31,8 +31,19 @@ func AnyMySQLDSN(t testing.TB) string {
 	if os.Getenv(variable) == "" && os.Getenv(MySQLVariable) != "" {
 		variable = MySQLVariable
 	}
-	return MySQLDSN(t, variable)
+	dsn := MySQLDSN(t, variable) + sqlMode
+	if variable == MariaDBVariable {
+		return dsn + "&max_recursive_iterations" + recursion
+	}
+	return dsn + "&cte_max_recursion_depth" + recursion
 }
+
+// The statements of tests are those of standard SQL, and some make thousands of rows. The inbox's own run in any mode,
+// which package storetest shows in the default one.
+const (
+	sqlMode   = "&sql_mode=%27ANSI_QUOTES,PIPES_AS_CONCAT,STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION%27"
+	recursion = "=100000"
+)
 
 // OpenMySQL opens one more pool on a database that MySQLDSN made, like a second process of the same inbox. The pool is
 // closed when the test ends.
