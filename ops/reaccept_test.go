@@ -168,6 +168,9 @@ func TestReAcceptSkipsARecordThatTimesOut(t *testing.T) {
 				`CREATE FUNCTION hang() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(3600); RETURN NEW; END'`,
 				`CREATE TRIGGER hang BEFORE INSERT ON inbox_messages FOR EACH ROW WHEN (NEW.id = 'r1') EXECUTE FUNCTION hang()`}
 		}
+		if r.d.Dialect == "mysql" {
+			hang = []string{`CREATE TRIGGER hang BEFORE INSERT ON inbox_messages FOR EACH ROW SET @hang = CASE WHEN NEW.id = 'r1' THEN SLEEP(3600) END`}
+		}
 		for _, statement := range hang {
 			inboxtest.Exec(t, r.d.DB, statement)
 		}

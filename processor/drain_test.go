@@ -118,9 +118,7 @@ func TestFailedTransactionalBatchChargesOnlyTheFailingMessage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 				written := effects(t, d)
-				inboxtest.Exec(t, d.DB, "CREATE TABLE parents(id varchar(100) primary key)")
-				inboxtest.Exec(t, d.DB,
-					"CREATE TABLE children(id varchar(100) REFERENCES parents(id) DEFERRABLE INITIALLY DEFERRED)")
+				children(t, d)
 				ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
 					o.Clock = fxtest.NewClock(inboxtest.Noon)
 					o.Processor.MaxRetries = 1

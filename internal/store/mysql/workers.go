@@ -99,6 +99,7 @@ func (s *Store) Workers(ctx context.Context, _ time.Time) ([]store.WorkerState, 
 			return err
 		}
 		w.StartedAt, w.SilentFor, w.Read = started.Time, time.Duration(silent)*time.Microsecond, read.Time
+		w.Evictable = true // no role is barred from what none can
 		base.ParseHandlerKeys(keys, w)
 		return nil
 	})
