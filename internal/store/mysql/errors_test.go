@@ -70,6 +70,8 @@ func TestErrorIsClassified(t *testing.T) {
 		require.True(t, is(errors.Join(errors.New("other"), failure(number, "HY000", ""))), number)
 	}
 	require.True(t, store.IsTransient(errors.New("invalid connection")))
+	tooLarge := errors.New("packet for query is too large. Try adjusting the `Config.MaxAllowedPacket`")
+	require.True(t, store.IsData(tooLarge), "the same message would fail for ever")
 	require.False(t, store.IsTransient(failure(1064, "42000", "")))
 	require.False(t, store.IsTransient(failure(1105, "HY000", "VT12001: unsupported")))
 }

@@ -49,8 +49,17 @@ var decisions = []decision{
 	{func(f facts) bool { return f.severalWriters() && f.ordered }, true, "several nodes of this cluster may write, and then messages are not numbered in the order of acceptance, which Ordered needs: let one node write"},
 	{facts.severalWriters, false, "inbox: several nodes of this cluster may write, where claims of one row fail on all nodes but one: let one node write"},
 	{facts.isVitess, false, "inbox: Vitess ends transactions and statements at limits of its tablets, which no statement can read: see docs/mysql.md"},
+	{facts.hasSmallPackets, false, "inbox: max_allowed_packet is below 64M, so that the largest messages cannot be stored and halt their partitions: set it to 64M, and maxAllowedPacket=0 in the DSN"},
 	{func(f facts) bool { return f.differs("INNODB_FLUSH_LOG_AT_TRX_COMMIT", "1") }, false, "inbox: innodb_flush_log_at_trx_commit is not 1, so that a crash of the machine can lose messages whose offsets are committed: set it to 1"},
 	{func(f facts) bool { return f.variables["LOG_BIN"] == "ON" && f.differs("SYNC_BINLOG", "1") }, false, "inbox: sync_binlog is not 1, so that a crash of the machine can lose messages on replicas: set it to 1"},
+}
+
+// wantedPacket is enough for the largest record, whose bytes may be escaped.
+const wantedPacket = 64 << 20
+
+func (f facts) hasSmallPackets() bool {
+	size, err := strconv.Atoi(f.variables["MAX_ALLOWED_PACKET"])
+	return err == nil && size < wantedPacket
 }
 
 func (f facts) isTiDB() bool    { return strings.Contains(f.version, "TiDB") }
@@ -117,7 +126,7 @@ const (
 
 	variablesSQL = `
 SHOW GLOBAL VARIABLES WHERE Variable_name IN ('innodb_flush_log_at_trx_commit', 'sync_binlog', 'log_bin', 'wsrep_on',
-	'group_replication_group_name', 'group_replication_single_primary_mode')`
+	'max_allowed_packet', 'group_replication_group_name', 'group_replication_single_primary_mode')`
 
 	shardsSQL = `SHOW VITESS_SHARDS`
 

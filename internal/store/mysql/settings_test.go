@@ -66,6 +66,8 @@ func TestServerIsRefusedOrWarnedOf(t *testing.T) {
 		"no group, ordered":         {facts: ordered(good(mysql).with("GROUP_REPLICATION_GROUP_NAME", "", "GROUP_REPLICATION_SINGLE_PRIMARY_MODE", "OFF"))},
 		"a lazy log":                {facts: good(mysql).with("INNODB_FLUSH_LOG_AT_TRX_COMMIT", "2"), warnings: []string{"innodb_flush_log_at_trx_commit"}},
 		"a lazy binary log":         {facts: good(mysql).with("SYNC_BINLOG", "0"), warnings: []string{"sync_binlog"}},
+		"small packets":             {facts: good(maria).with("MAX_ALLOWED_PACKET", "16777216"), warnings: []string{"max_allowed_packet"}},
+		"large packets":             {facts: good(maria).with("MAX_ALLOWED_PACKET", "67108864")},
 		"no binary log":             {facts: good(mysql).with("SYNC_BINLOG", "0", "LOG_BIN", "OFF")},
 		"both lazy, on Galera":      {facts: good(maria).with("SYNC_BINLOG", "0", "INNODB_FLUSH_LOG_AT_TRX_COMMIT", "0", "WSREP_ON", "ON"), warnings: []string{"several nodes", "innodb_flush_log_at_trx_commit", "sync_binlog"}},
 		"variables that are hidden": {facts: facts{version: mysql, sqlMode: "STRICT_ALL_TABLES", readsUTC: true}},

@@ -22,6 +22,7 @@ const (
 	DuplicateEntry  = 1062
 	LockWaitTimeout = 1205
 	LockNotFree     = 3572
+	packetTooLarge  = 1153
 )
 
 // The classes of errors by their numbers. Any other error is the statement's.
@@ -34,7 +35,7 @@ var classes = map[int]dialect.Class{
 	1317: tooLong, 1969: tooLong, 3024: tooLong,
 	1062: data | dialect.Duplicate, 1586: data | dialect.Duplicate,
 	1048: data, 1264: data, 1265: data, 1292: data, 1364: data, 1366: data, 1406: data, 1451: data, 1452: data, 1690: data, 3819: data,
-	4025: data, 1153: data, 3140: data,
+	4025: data, packetTooLarge: data, 3140: data,
 	1021: transient, 1037: transient, 1038: transient, 1040: transient, 1041: transient, 1047: transient, 1114: transient,
 	1203: transient, 1206: transient, 1226: transient, 1637: transient, 1689: transient,
 	1290: transient | dialect.ReadOnly, 1792: transient | dialect.ReadOnly, 1836: transient | dialect.ReadOnly,
@@ -77,7 +78,8 @@ func rolledBack(failure error, _ func(statement string) error) bool {
 	return !slices.Contains([]string{"21", "22", "23", "42", "45"}, found.state[:2])
 }
 
-// lostConnection is the number that Code returns for the driver's own error of a connection that was lost.
+// lostConnection is the number that Code returns for the driver's own error of a connection that was lost. For that of a
+// statement that is too large it returns packetTooLarge.
 const lostConnection = 2013
 
 // Code returns the number and the text of the server's error in an error.
@@ -98,8 +100,11 @@ func find(err error) (serverError, bool) {
 	if err == nil {
 		return serverError{}, false
 	}
-	if err.Error() == "invalid connection" {
-		return serverError{number: lostConnection, text: err.Error()}, true
+	switch text := err.Error(); {
+	case text == "invalid connection":
+		return serverError{number: lostConnection, text: text}, true
+	case strings.HasPrefix(text, "packet for query is too large"):
+		return serverError{number: packetTooLarge, text: text}, true
 	}
 	value := reflect.Indirect(reflect.ValueOf(err))
 	if value.Kind() == reflect.Struct && strings.HasSuffix(value.Type().PkgPath(), "/mysql") {
