@@ -29,7 +29,7 @@ func TestPostgreSQLApplicationsNeedNoTestOrOtherDatabaseModules(t *testing.T) {
 	require.Contains(t, modules, "gorm.io/gorm", "it lists modules")
 	for _, unwanted := range []string{
 		"github.com/stretchr/testify", "go.uber.org/goleak", "pgregory.net/rapid",
-		"gorm.io/driver/sqlite", "gorm.io/driver/postgres", "github.com/mattn/go-sqlite3", "modernc.org/sqlite",
+		"gorm.io/driver/sqlite", "gorm.io/driver/postgres", "gorm.io/driver/mysql", "github.com/go-sql-driver/mysql", "github.com/mattn/go-sqlite3", "modernc.org/sqlite",
 		"gopkg.in/yaml.v3", "github.com/caarlos0/env/v11", "github.com/twmb/franz-go",
 	} {
 		require.NotContains(t, modules, unwanted)
@@ -48,14 +48,15 @@ var levels = []string{
 	"idempotent internal/store/storetest",
 	"internal/stores",
 	"internal/kafkawire",
-	"envelope internal/attempt internal/condition internal/lease internal/logging internal/store/postgres internal/store/sqlite",
+	"envelope internal/attempt internal/condition internal/lease internal/logging internal/store/mysql " +
+		"internal/store/postgres internal/store/sqlite",
 	"internal/store/operators internal/health",
 	"internal/store/base",
 	"internal/properties internal/registry internal/store internal/telemetry",
 	"handler internal/fingerprint internal/handlertx internal/redaction",
 	"models redact",
 	"internal/dialects internal/store/postgres/pgdsn internal/store/sqlite/sqlitedsn",
-	"internal/store/postgres/pgdialect internal/store/sqlite/sqlitedialect",
+	"internal/store/mysql/mysqldialect internal/store/postgres/pgdialect internal/store/sqlite/sqlitedialect",
 	"internal/dialect",
 	"internal/clock internal/columns internal/keyless internal/settings " +
 		"internal/pages internal/pages/options internal/pages/schema " +

@@ -137,8 +137,8 @@ func TestClaimTakenOverWhileItsHandlerRunsRollsBack(t *testing.T) {
 	})
 }
 
-// children makes a table whose rows need a parent, at the latest when they are committed. It reports whether that is when:
-// MySQL judges at once.
+// children makes a table whose rows need a parent, at the latest when they are committed. It reports false where the
+// database judges at once, as MySQL does.
 func children(t *testing.T, d *inboxtest.Database) (atCommit bool) {
 	t.Helper()
 	inboxtest.Exec(t, d.DB, "CREATE TABLE parents(id varchar(100) primary key)")

@@ -25,7 +25,7 @@ const digits = `(SELECT a.d + 10 * b.d + 100 * c.d + 1000 * e.d + 10000 * f.d AS
 const ten = `(SELECT 0 AS d UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3 UNION ALL SELECT 4 UNION ALL SELECT 5
 	UNION ALL SELECT 6 UNION ALL SELECT 7 UNION ALL SELECT 8 UNION ALL SELECT 9)`
 
-// loadLarge loads 100,000 messages with a status each: 70,000 completed ones, 10,000 pending ones of "hot" and 10,000 of
+// loadLarge loads 100,000 messages with a status each: 70,000 completed ones, 10,000 pending ones of "hot", 10,000 of
 // "lanes" in 500 lanes, and 2,500 each that are claimed, poisoned, waiting in "lanes", and of old keys. The statistics
 // say that the tables are empty, as they may after a purge.
 func loadLarge(t *testing.T, db *gorm.DB) {

@@ -96,9 +96,12 @@ func (c Common) names(ctx context.Context, statement string) ([]int64, error) {
 }
 
 // stepping repeats a statement after each value that it returned, up to a limit.
-func (c Common) stepping(ctx context.Context, statement string, after int64, limit int, args ...any) (all []int64, err error) {
+func (c Common) stepping(ctx context.Context, statement string, after int64, limit int, args ...any) (
+	all []int64, err error,
+) {
 	for len(all) < limit {
-		found, err := store.Query(ctx, c.Pool(ctx), c.numbered(statement), store.Value[int64], append([]any{after}, args...)...)
+		found, err := store.Query(ctx, c.Pool(ctx), c.numbered(statement), store.Value[int64],
+			append([]any{after}, args...)...)
 		if err != nil || len(found) == 0 {
 			return all, err
 		}
@@ -137,7 +140,8 @@ func (c Common) KeysWithSplitLanes(ctx context.Context, rules map[string]store.L
 	}
 	var split []string
 	for _, name := range names {
-		keys, err := store.Query(ctx, c.Pool(ctx), c.numbered(c.sql.Lanes.HandlerKeys), store.Value[string], name, SplitLaneWindow)
+		keys, err := store.Query(ctx, c.Pool(ctx), c.numbered(c.sql.Lanes.HandlerKeys), store.Value[string], name,
+			SplitLaneWindow)
 		if err != nil {
 			return nil, Doing("find the handler keys of lanes", err)
 		}

@@ -229,7 +229,9 @@ func (s *Store) lockNumbers(ctx context.Context, pool gorm.ConnPool, numbers []i
 	return locked, nil
 }
 
-func deleteAll[T any](ctx context.Context, s *Store, pool gorm.ConnPool, statement string, keys []T) (deleted int64, err error) {
+func deleteAll[T any](ctx context.Context, s *Store, pool gorm.ConnPool, statement string, keys []T) (
+	deleted int64, err error,
+) {
 	for part := range slices.Chunk(keys, longestList) {
 		n, err := store.Exec(ctx, pool, s.Text(statement), listOf(part))
 		if err != nil {
@@ -241,7 +243,9 @@ func deleteAll[T any](ctx context.Context, s *Store, pool gorm.ConnPool, stateme
 }
 
 // DeleteExpired works like Cleanup: it takes locks first.
-func (s *Store) DeleteExpired(ctx context.Context, expired []store.ExpiredMessage) (result store.CleanupResult, err error) {
+func (s *Store) DeleteExpired(ctx context.Context, expired []store.ExpiredMessage) (
+	result store.CleanupResult, err error,
+) {
 	numbers := make([]int64, len(expired))
 	for i, e := range expired {
 		numbers[i] = int64(e.Message.Number)

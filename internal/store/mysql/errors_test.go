@@ -64,7 +64,8 @@ func TestErrorThatRolledTheTransactionBackIsTold(t *testing.T) {
 
 func TestErrorIsClassified(t *testing.T) {
 	for number, is := range map[uint16]func(error) bool{
-		1062: store.IsUniqueViolation, 1213: store.Collided, 1406: store.IsData, 1205: store.IsTransient, 2006: store.IsTransient,
+		1062: store.IsUniqueViolation, 1213: store.Collided, 1406: store.IsData, 1205: store.IsTransient,
+		2006: store.IsTransient,
 	} {
 		require.True(t, is(failure(number, "HY000", "")), number)
 		require.True(t, is(errors.Join(errors.New("other"), failure(number, "HY000", ""))), number)

@@ -379,8 +379,8 @@ func (s *Store) free(ctx context.Context, pool gorm.ConnPool, ids mysqldialect.L
 	return err
 }
 
-func (s *Store) claimNext(ctx context.Context, pool gorm.ConnPool, workerID string, ids mysqldialect.List, now time.Time,
-	advanced *store.Claimed,
+func (s *Store) claimNext(ctx context.Context, pool gorm.ConnPool, workerID string, ids mysqldialect.List,
+	now time.Time, advanced *store.Claimed,
 ) error {
 	locked, err := s.lockFirsts(ctx, pool, ids, now)
 	if err != nil {

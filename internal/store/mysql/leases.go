@@ -37,7 +37,9 @@ INSERT INTO {handlers} (handler_key, legacy_keys, updated_at) VALUES (?1, ?2, ?3
 ON DUPLICATE KEY UPDATE legacy_keys = VALUES(legacy_keys), updated_at = VALUES(updated_at)`
 )
 
-func (s *Store) AcquireLease(ctx context.Context, name, owner string, ttl time.Duration, _ time.Time) (held bool, err error) {
+func (s *Store) AcquireLease(ctx context.Context, name, owner string, ttl time.Duration, _ time.Time) (
+	held bool, err error,
+) {
 	err = s.retrying(ctx, func(pool gorm.ConnPool) error {
 		found, err := store.Query(ctx, pool, s.Text(lockLeaseSQL), func(rows *sql.Rows, is *[2]bool) error {
 			return rows.Scan(&is[0], &is[1])

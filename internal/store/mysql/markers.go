@@ -29,7 +29,9 @@ VALUES (?1, ?2, ?3, COALESCE({latest}, ?4), COALESCE({latest}, ?4) + INTERVAL ?5
 )
 
 // AddMarkerTx waits for whole seconds, one at least. A duplicate fails the statement alone, and not the transaction.
-func (s *Store) AddMarkerTx(ctx context.Context, tx *gorm.DB, marker models.Marker, wait time.Duration) (added bool, err error) {
+func (s *Store) AddMarkerTx(ctx context.Context, tx *gorm.DB, marker models.Marker, wait time.Duration) (
+	added bool, err error,
+) {
 	pool, err := base.Joined(tx)
 	if err == nil {
 		err = base.CheckMarker(marker)

@@ -104,7 +104,9 @@ WHERE `+stage.where+` ORDER BY `+stage.order+` LIMIT ?8`), scanListed, key, scan
 }
 
 // showMessages reads the messages of the rows.
-func (s *Store) showMessages(ctx context.Context, pool gorm.ConnPool, rows []listed, do func(*listed, message, bool)) error {
+func (s *Store) showMessages(ctx context.Context, pool gorm.ConnPool, rows []listed,
+	do func(*listed, message, bool),
+) error {
 	var numbers []int64
 	for _, row := range rows {
 		numbers = append(numbers, row.number)
@@ -128,7 +130,9 @@ func (s *Store) showMessages(ctx context.Context, pool gorm.ConnPool, rows []lis
 	return nil
 }
 
-func (s *Store) ScanStatuses(ctx context.Context, pool gorm.ConnPool, scan store.StatusScan) ([]store.StatusHit, error) {
+func (s *Store) ScanStatuses(ctx context.Context, pool gorm.ConnPool, scan store.StatusScan) (
+	[]store.StatusHit, error,
+) {
 	if !scan.Stage.Keyed() {
 		return s.scanMessages(ctx, pool, scan)
 	}
@@ -163,7 +167,9 @@ func (s *Store) ScanStatuses(ctx context.Context, pool gorm.ConnPool, scan store
 	return hits, nil
 }
 
-func (s *Store) CountStatuses(ctx context.Context, pool gorm.ConnPool, scan store.StatusScan) (looked, matching int, err error) {
+func (s *Store) CountStatuses(ctx context.Context, pool gorm.ConnPool, scan store.StatusScan) (
+	looked, matching int, err error,
+) {
 	for _, key := range scan.HandlerKeys {
 		rows, err := s.ofKey(ctx, pool, scan, key)
 		if err != nil {
@@ -191,7 +197,9 @@ WHERE received_at <= ?1 AND (received_at < ?1 OR number <= ?2) AND received_at >
 )
 
 // scanMessages lists statuses by their messages, the latest first.
-func (s *Store) scanMessages(ctx context.Context, pool gorm.ConnPool, scan store.StatusScan) ([]store.StatusHit, error) {
+func (s *Store) scanMessages(ctx context.Context, pool gorm.ConnPool, scan store.StatusScan) (
+	[]store.StatusHit, error,
+) {
 	var at store.Stamp
 	if err := at.Scan(scan.After.At); err != nil {
 		return nil, err
@@ -200,7 +208,8 @@ func (s *Store) scanMessages(ctx context.Context, pool gorm.ConnPool, scan store
 	if scan.Stage == store.StageMessage {
 		statement = namesakesSQL + latestFirst
 	}
-	chosen, err := store.Query(ctx, pool, s.Text(statement), scanMessage, at.Time, scan.After.Number, scan.From, scan.Depth,
+	chosen, err := store.Query(ctx, pool, s.Text(statement), scanMessage, at.Time, scan.After.Number, scan.From,
+		scan.Depth,
 		scan.MessageID, scan.Namespace)
 	if err != nil || len(chosen) == 0 {
 		return nil, err
@@ -261,7 +270,9 @@ const (
 SELECT handler_key FROM {statuses} FORCE INDEX (parked) WHERE parked = ?2 AND handler_key > ?1 ORDER BY handler_key LIMIT 1`
 )
 
-func (s *Store) KeysIn(ctx context.Context, pool gorm.ConnPool, stage store.Stage, limit int) (keys []string, err error) {
+func (s *Store) KeysIn(ctx context.Context, pool gorm.ConnPool, stage store.Stage, limit int) (
+	keys []string, err error,
+) {
 	next, parked, has := nextKeySQL, 0, ""
 	switch stage {
 	case store.StagePoisoned:
@@ -399,7 +410,9 @@ func (s *Store) FailureGroups(ctx context.Context, pool gorm.ConnPool, after []s
 	return groups, nil
 }
 
-func (s *Store) CountGroups(ctx context.Context, pool gorm.ConnPool, scan store.GroupScan) (counts []store.GroupCount, err error) {
+func (s *Store) CountGroups(ctx context.Context, pool gorm.ConnPool, scan store.GroupScan) (
+	counts []store.GroupCount, err error,
+) {
 	for _, group := range scan.Groups {
 		rows, err := store.Query(ctx, pool, s.Text(ofGroupSQL), func(rows *sql.Rows, l *groupRow) error {
 			return rows.Scan(&l.ID, &l.poisoned, &l.due, &l.matches, &l.number)
@@ -556,7 +569,9 @@ SELECT created_at, completed_at, outcome, is_poisoned, poisoned_at, error_count 
 WHERE message_number IN ({list ?1}) AND handler_key = ?2`
 )
 
-func (s *Store) RecentStatuses(ctx context.Context, pool gorm.ConnPool, scan store.RecentScan) (out store.Recent, err error) {
+func (s *Store) RecentStatuses(ctx context.Context, pool gorm.ConnPool, scan store.RecentScan) (
+	out store.Recent, err error,
+) {
 	var numbers []int64
 	_, err = store.Query(ctx, pool, s.Text(latestSQL), func(rows *sql.Rows, _ *struct{}) error {
 		var number int64

@@ -52,7 +52,9 @@ func scanKey(rows *sql.Rows, p *models.Partition) error {
 	return rows.Scan(&p.Channel, &p.GroupID, &p.Topic, &p.Partition)
 }
 
-func (s *Store) RecordProgress(ctx context.Context, rows []models.Partition, unlisted []store.Topic, now time.Time) error {
+func (s *Store) RecordProgress(ctx context.Context, rows []models.Partition, unlisted []store.Topic,
+	now time.Time,
+) error {
 	err := s.retrying(ctx, func(pool gorm.ConnPool) error { return s.record(ctx, pool, rows, unlisted, now) })
 	return base.Doing("record what partitions have caught up to", err)
 }
@@ -80,7 +82,8 @@ func (s *Store) record(ctx context.Context, pool gorm.ConnPool, rows []models.Pa
 		}
 	}
 	for _, t := range unlisted {
-		if _, err := store.Exec(ctx, pool, s.Text(declareTopicSQL), t.Channel, t.GroupID, t.Topic, now, declared); err != nil {
+		_, err := store.Exec(ctx, pool, s.Text(declareTopicSQL), t.Channel, t.GroupID, t.Topic, now, declared)
+		if err != nil {
 			return err
 		}
 	}
@@ -105,7 +108,9 @@ func repeats(known, row models.Partition, declared time.Time) bool {
 		(row.CaughtUpAt == nil || known.CaughtUpAt != nil && !known.CaughtUpAt.Before(*row.CaughtUpAt))
 }
 
-func (s *Store) ForgetPartitions(ctx context.Context, undeclaredFor time.Duration) (forgotten []models.Partition, err error) {
+func (s *Store) ForgetPartitions(ctx context.Context, undeclaredFor time.Duration) (
+	forgotten []models.Partition, err error,
+) {
 	err = s.retrying(ctx, func(pool gorm.ConnPool) (err error) {
 		forgotten, err = store.Query(ctx, pool, s.Text(forgottenSQL), base.ScanPartition, int64(undeclaredFor/time.Second))
 		for _, p := range forgotten {

@@ -45,7 +45,9 @@ func attemptsSQL(row, entry string) string {
 		ELSE %[1]s.attempts END, '$', %[3]s)`, row, columns.MaxAttempts, entry)
 }
 
-func (s *Store) Settle(ctx context.Context, settlements []store.Settlement, locked store.Locked) (applied []bool, err error) {
+func (s *Store) Settle(ctx context.Context, settlements []store.Settlement, locked store.Locked) (
+	applied []bool, err error,
+) {
 	applied = make([]bool, len(settlements))
 	if len(settlements) == 0 {
 		return applied, nil

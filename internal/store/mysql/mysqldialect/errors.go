@@ -34,8 +34,8 @@ var classes = map[int]dialect.Class{
 	3572: transient,
 	1317: tooLong, 1969: tooLong, 3024: tooLong,
 	1062: data | dialect.Duplicate, 1586: data | dialect.Duplicate,
-	1048: data, 1264: data, 1265: data, 1292: data, 1364: data, 1366: data, 1406: data, 1451: data, 1452: data, 1690: data, 3819: data,
-	4025: data, packetTooLarge: data, 3140: data,
+	1048: data, 1264: data, 1265: data, 1292: data, 1364: data, 1366: data, 1406: data, 1451: data, 1452: data, 1690: data,
+	3819: data, 4025: data, packetTooLarge: data, 3140: data,
 	1021: transient, 1037: transient, 1038: transient, 1040: transient, 1041: transient, 1047: transient, 1114: transient,
 	1203: transient, 1206: transient, 1226: transient, 1637: transient, 1689: transient,
 	1290: transient | dialect.ReadOnly, 1792: transient | dialect.ReadOnly, 1836: transient | dialect.ReadOnly,
@@ -78,8 +78,8 @@ func rolledBack(failure error, _ func(statement string) error) bool {
 	return !slices.Contains([]string{"21", "22", "23", "42", "45"}, found.state[:2])
 }
 
-// lostConnection is the number that Code returns for the driver's own error of a connection that was lost. For that of a
-// statement that is too large it returns packetTooLarge.
+// lostConnection is the number that Code returns for the driver's own error of a connection that was lost. For that of
+// a statement that is too large it returns packetTooLarge.
 const lostConnection = 2013
 
 // Code returns the number and the text of the server's error in an error.

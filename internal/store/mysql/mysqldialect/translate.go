@@ -17,8 +17,8 @@ import (
 // List is an argument for {list ?1}: the values of IN.
 type List []any
 
-// Rows is an argument for {pairs ?1}, the values of IN for several columns, and for {rows ?1}, a query of these rows with
-// the columns c0, c1 and so on.
+// Rows is an argument for {pairs ?1}, the values of IN for several columns, and for {rows ?1}, a query of these rows
+// with the columns c0, c1 and so on.
 type Rows [][]any
 
 // Translating returns a pool that takes the statements of the inbox, and no others, in the SQL that all databases have
