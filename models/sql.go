@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/dialects"
 )
 
@@ -59,7 +58,7 @@ func SQL(dialect string, naming Naming) ([]Migration, error) {
 	}
 	schema := ""
 	if naming.Schema != "" {
-		schema = columns.Quote(naming.Schema) + "."
+		schema = of.Quoted(naming.Schema) + "."
 	}
 	entries, err := of.Migrations.ReadDir("migrations") // sorted by name
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
@@ -284,8 +285,9 @@ func TestMessageIDSelectsStatusesThatAllowTheAction(t *testing.T) {
 func TestFailingStatusesAreRetried(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		inboxtest.Accept(t, r.ib, "a", "b")
-		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_handler_statuses SET error_count = 1, last_error = 'boom', fingerprint = ?,
-			next_attempt_at = '2999-01-01 00:00:00.000000+00:00' WHERE handler_key = ?`, fingerprint.Of(failing, "boom"), failing)
+		require.NoError(t, r.d.DB.Model(&models.HandlerStatus{}).Where("handler_key = ?", failing).Updates(map[string]any{
+			"error_count": 1, "last_error": "boom", "fingerprint": fingerprint.Of(failing, "boom"),
+			"next_attempt_at": time.Date(2999, 1, 1, 0, 0, 0, 0, time.UTC)}).Error)
 		require.Equal(t, "retried "+r.status("a").ID+"\n", r.done("retry", r.status("a").ID).out)
 		require.Equal(t, exitMisuse, r.run("retry", "--matching", "--handler", failing, "--state", "pending").code)
 		require.Contains(t, r.done("retry", "--matching", "--handler", failing, "--state", "failing,poisoned", "--yes").errOut,

@@ -6,7 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	"gorm.io/driver/mysql"
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
@@ -257,4 +259,48 @@ func TestReAcceptOfRejectedMessagesIsRequested(t *testing.T) {
 		require.Contains(t, r.answer("yes\n", "rejected", "accept", "--matching", "--channel", "c").out, "requested 3")
 		require.EqualValues(t, 3, requested())
 	})
+}
+
+// TestMigrateCreatesTheTablesOfMySQL proves that the command and the printed SQL make the same tables, in the DSN's
+// database and in another one.
+func TestMigrateCreatesTheTablesOfMySQL(t *testing.T) {
+	t.Parallel()
+	for _, named := range []bool{false, true} {
+		dsn := testenv.MySQLDSN(t, testenv.MariaDBVariable)
+		db := testenv.Open(t, mysql.Open(dsn), gorm.Config{})
+		flags := func() (flags []string) {
+			if named {
+				schema := "inbox_" + strings.ReplaceAll(uuid.NewString(), "-", "")
+				t.Cleanup(func() { require.NoError(t, testenv.RunMySQL(dsn, "DROP DATABASE IF EXISTS "+schema)) })
+				flags = []string{"--schema", schema}
+			}
+			return append(flags, "--prefix", "in_")
+		}
+		run := func(args ...string) result {
+			return runWith(t, t.Context(), map[string]string{dsnVariable: dsn, actorVariable: "alice"}, "", args...)
+		}
+		at := flags()
+		require.Equal(t, exitFailed, run(append(at, "status")...).code)
+		require.Contains(t, run(append(at, "migrate", "up", "--inbox", "orders")...).out, "created: version")
+		require.Contains(t, run(append(at, "migrate", "up", "--inbox", "orders")...).out, "nothing to do: version")
+		require.Zero(t, run(append(at, "status")...).code)
+		out := run(append(at, "migrate", "up", "--inbox", "other")...)
+		require.Equal(t, exitFailed, out.code)
+		require.Contains(t, out.errOut, "belong to another inbox")
+
+		if !named { // the tables are not there yet
+			dsn = testenv.MySQLDSN(t, testenv.MariaDBVariable)
+			db = testenv.Open(t, mysql.Open(dsn), gorm.Config{})
+		}
+		at = flags()
+		printed := runWith(t, t.Context(), nil, "", append(at, "migrate", "print", "--dialect", "mysql")...)
+		require.Zero(t, printed.code, printed.errOut)
+		for range 2 { // each statement commits by itself, so the script can be run again after a failure
+			for _, statement := range (models.Migration{SQL: printed.out}).Statements() {
+				require.NoError(t, db.Exec(statement).Error, statement)
+			}
+		}
+		require.Contains(t, run(append(at, "migrate", "status")...).out, "current: version")
+		require.Contains(t, run(append(at, "migrate", "up", "--inbox", "orders")...).out, "nothing to do")
+	}
 }

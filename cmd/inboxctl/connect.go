@@ -76,7 +76,7 @@ func (a *app) withDatabase(
 }
 
 // dsns are the databases that a DSN may name.
-var dsns = []dialect.DSN{pgdsn.DSN, sqlitedsn.DSN}
+var dsns = []dialect.DSN{pgdsn.DSN, sqlitedsn.DSN, mysqlDSN}
 
 // dsnOf returns the form of the DSN; nil if it has none.
 func (a *app) dsnOf() *dialect.DSN {

@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 	"gorm.io/gorm"
 
-	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/dialects"
 	"github.com/gorm-inbox/inbox/internal/store/postgres"
 	"github.com/gorm-inbox/inbox/models"
@@ -160,6 +159,7 @@ Tables created this way get the inbox's name when the application first starts.
 
 JSON: a list of models.Migration.`,
 		Example: `  inboxctl migrate print --dialect postgres | psql -v ON_ERROR_STOP=1 -1 orders
+  inboxctl migrate print --dialect mysql | mysql orders
   inboxctl migrate print --dialect sqlite --prefix in_ | sqlite3 inbox.db`,
 		Args: noArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 			if of := a.dsnOf(); name == "" && of != nil {
@@ -173,7 +173,11 @@ JSON: a list of models.Migration.`,
 				return &codedError{exitMisuse, err}
 			}
 			migrations = slices.DeleteFunc(migrations, func(m models.Migration) bool { return m.Version <= after })
-			return a.print(migrations, func() { a.printSQL(migrations) })
+			of, err := dialects.Named(name)
+			if err != nil {
+				return err
+			}
+			return a.print(migrations, func() { a.printSQL(migrations, of.Quoted) })
 		},
 	}
 	cmd.Flags().StringVar(&name, "dialect", "", strings.Join(dialects.Names(), " or ")+" (default that of the DSN)")
@@ -182,9 +186,9 @@ JSON: a list of models.Migration.`,
 	return cmd
 }
 
-func (a *app) printSQL(migrations []models.Migration) {
+func (a *app) printSQL(migrations []models.Migration, quoted func(string) string) {
 	if len(migrations) > 0 && migrations[0].Version == 1 && a.schema != "" {
-		fmt.Fprintf(a.out, "CREATE SCHEMA IF NOT EXISTS %s;\n\n", columns.Quote(a.schema))
+		fmt.Fprintf(a.out, "CREATE SCHEMA IF NOT EXISTS %s;\n\n", quoted(a.schema))
 	}
 	for _, migration := range migrations {
 		fmt.Fprintf(a.out, "-- %s\n%s\n", migration.Name, strings.TrimRight(migration.SQL, "\n"))

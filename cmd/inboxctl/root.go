@@ -88,13 +88,17 @@ of the machine can see a command's arguments.
   file:/var/lib/app/inbox.db
                          SQLite; the file must exist, except for "migrate up"
   /var/lib/app/inbox.db  the same
+  user:password@tcp(host:3306)/database?tls=true
+                         MySQL or MariaDB, as GORM takes it; times are always read as
+                         UTC, so parseTime and loc may be left out
 
 On PostgreSQL the usual variables (PGHOST, PGUSER, PGPASSWORD, PGSSLMODE, …) and
 ~/.pgpass complete the DSN. With PgBouncer in transaction mode add
 default_query_exec_mode=exec. A password is never printed.
 
 --schema and --prefix (INBOX_SCHEMA, INBOX_PREFIX) say where the tables are, if
-the application sets the options Schema or TablePrefix. If there are none,
+the application sets the options Schema or TablePrefix. On MySQL a schema is a
+database. If there are none,
 inboxctl names the database that it looked in, and the inboxes that are there.
 
 --timeout limits connecting, and each statement or transaction.
@@ -116,9 +120,9 @@ func newRoot(a *app) *cobra.Command {
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return misuse("%w", err) })
 	flags := root.PersistentFlags()
-	flags.StringVar(&a.dsn, "dsn", "", "the database: postgres://…, host=… or a SQLite file ("+dsnVariable+")")
+	flags.StringVar(&a.dsn, "dsn", "", "the database: postgres://…, host=…, a SQLite file or user:password@tcp(host:port)/database ("+dsnVariable+")")
 	flags.StringVar(&a.schema, "schema", "",
-		"the PostgreSQL schema of the tables ("+schemaVariable+"; default the search path)")
+		"the PostgreSQL schema, or MySQL database, of the tables ("+schemaVariable+"; default the search path)")
 	flags.StringVar(&a.prefix, "prefix", "", "the prefix of the tables' names ("+prefixVariable+"; default inbox_)")
 	flags.StringVar(&a.actor, "actor", "", "the name for the audit ("+actorVariable+"; default user@host)")
 	flags.DurationVar(&a.timeout, "timeout", 10*time.Second,

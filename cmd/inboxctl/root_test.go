@@ -38,7 +38,7 @@ func TestMisuseExitsWith2AndNamesTheHelp(t *testing.T) {
 		{"status", "-o", "xml"}, {"status", "--watch", "0.5s"}, {"list", "--export", "xml"}, {"list", "--export", "csv", "--watch", "5s"}, {"status", "--timeout", "0s"},
 		{"status", "--timeout", "x"}, {"show"}, {"show", ""}, {"show", "a", "b"}, {"delete"},
 		{"rejected", "show"}, {"rejected", "delete"},
-		{"migrate", "up"}, {"migrate", "print"}, {"migrate", "print", "--dialect", "mysql"},
+		{"migrate", "up"}, {"migrate", "print"}, {"migrate", "print", "--dialect", "oracle"},
 		{"migrate", "print", "--dialect", "sqlite", "--schema", "s"},
 		{"migrate", "print", "--dialect", "postgres", "--prefix", "x;"}, {"status", "--dsn", "file:x", "--prefix", "x;"},
 		{"completion"}, {"completion", "tcsh"}, {"version", "x"},

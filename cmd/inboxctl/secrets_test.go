@@ -43,7 +43,21 @@ func TestPasswordsAreNeverPrinted(t *testing.T) {
 		"host=127.0.0.1 port=1 password=a hunter2 b=c",
 		"host=" + strings.Replace(server.Host, ":", " port=", 1) + " user=postgres password=a hunter2=c",
 		"host=127.0.0.1 port=1 password=a hunter2",
-		"app:hunter2@tcp(127.0.0.1:3306)/orders",
+		"app:hunter2@tcp(127.0.0.1:1)/orders",
+		"app:hunter2@127.0.0.1:1/orders",
+		"app:hunter2@tcp(127.0.0.1:1/orders",
+		"app:a@hunter2@tcp(127.0.0.1:1)/orders",
+		"app:a/hunter2@tcp(127.0.0.1:1)/orders",
+		"app:a(hunter2@tcp(127.0.0.1:1)/orders",
+		"app:a?hunter2@tcp(127.0.0.1:1)/orders",
+		"app:hunter2@hunter2(127.0.0.1:1)/orders",
+		"app:hunter2@unix(/nowhere)/orders",
+		"app:hunter2@/",
+		"app:hunter2@tcp(127.0.0.1:1)/orders?tls=hunter2",
+		"app:hunter2@tcp(127.0.0.1:1)/orders?timeout=hunter2",
+		"app:hunter2@tcp(127.0.0.1:1)/orders?loc=hunter2",
+		"app:hunter2@tcp(127.0.0.1:1)/orders?parseTime=hunter2",
+		"app:hunter2@tcp(127.0.0.1:1)/orders?x=a/hunter2",
 		"hunter2",
 	} {
 		dsn := strings.ReplaceAll(dsn, "hunter2", secret)
@@ -67,6 +81,30 @@ func TestPasswordsAreNeverPrinted(t *testing.T) {
 			out := runWith(t, t.Context(), env, "", args...)
 			require.Equal(t, exitMisuse, out.code, "%v", args)
 			require.NotContains(t, out.out+out.errOut, secret, "%v", args)
+		}
+	}
+}
+
+func TestPasswordsOfMySQLAreNeverPrinted(t *testing.T) {
+	t.Parallel()
+	server := testenv.MySQLDSN(t, testenv.MariaDBVariable)
+	if !strings.Contains(server, "?") {
+		server += "?parseTime=true"
+	}
+	_, at, _ := strings.Cut(server, "@")
+	for _, dsn := range []string{
+		"nobody:hunter2@" + at,
+		"nobody:a@hunter2/@" + at,
+		server + "&hunter2=1",
+		server + "&sql_mode=hunter2",
+		server + "&collation=hunter2",
+		"nobody:hunter2@" + strings.Replace(at, "/", "/there_is_no_such_database", 1),
+	} {
+		env := map[string]string{dsnVariable: dsn, actorVariable: "alice"}
+		for _, args := range [][]string{{"status"}, {"migrate", "up", "--inbox", "test"}} {
+			out := runWith(t, t.Context(), env, "", args...)
+			require.NotEqual(t, exitDone, out.code, dsn)
+			require.NotContains(t, out.out+out.errOut, "hunter2", dsn)
 		}
 	}
 }
@@ -98,8 +136,13 @@ func TestErrorsNameTheProblemOfTheDatabase(t *testing.T) {
 		"postgres://a@h/d?sslmode=no": {exitMisuse, "sslmode is invalid"},
 		"postgres://a@127.0.0.1:1/d": {exitFailed,
 			"connect to PostgreSQL: failed to connect to `user=a database=d`: 127.0.0.1:1"},
-		"file:/nowhere/x.db":  {exitFailed, `file "/nowhere/x.db" does not exist`},
-		"file:" + t.TempDir(): {exitFailed, "SQLite"},
+		"file:/nowhere/x.db":                       {exitFailed, `file "/nowhere/x.db" does not exist`},
+		"file:" + t.TempDir():                      {exitFailed, "SQLite"},
+		"app:x@127.0.0.1:1/d":                      {exitMisuse, "or user:password@tcp(host:port)/database"},
+		"app:x@tcp(127.0.0.1:1)/":                  {exitMisuse, "the DSN names no database"},
+		"app:x@tcp(127.0.0.1:1)/d?loc=Europe/Rome": {exitMisuse, "must be"},
+		"app:x@tcp(127.0.0.1:1)/d?parseTime=maybe": {exitMisuse, "the DSN is not of the form"},
+		"app:x@tcp(127.0.0.1:1)/d":                 {exitFailed, "connect to MySQL: dial tcp 127.0.0.1:1: connect: connection refused"},
 	} {
 		out := runWith(t, t.Context(), map[string]string{dsnVariable: dsn}, "", "status")
 		require.Equal(t, want.code, out.code, "%s: %s", dsn, out.errOut)

@@ -11,6 +11,7 @@ import (
 
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/txcontrol"
 )
 
@@ -34,6 +35,8 @@ type Dialect struct {
 	BeginMigration func(ctx context.Context, conn *sql.Conn, lock string) error
 	// EndMigration gives up what BeginMigration has taken beyond the transaction; nil where that is nothing.
 	EndMigration func(ctx context.Context, conn *sql.Conn, lock string) error
+	// Quote stands around names in the plain SQL that people run; "" is the standard's double quote.
+	Quote string
 	// CreateSchema creates a schema unless it exists; nil where there are none.
 	CreateSchema func(ctx context.Context, conn *sql.Conn, schema string) error
 	// ColumnsSQL lists the columns of the tables that exist, given by their names without and with schema
@@ -84,6 +87,15 @@ func (d *Dialect) RefusedIsolation(level sql.IsolationLevel) (allowed string) {
 	}
 	last := len(names) - 1
 	return strings.Join(names[:last], ", ") + " or " + names[last]
+}
+
+// Quoted returns a name for plain SQL.
+func (d *Dialect) Quoted(name string) string {
+	quoted := columns.Quote(name)
+	if d.Quote == "" {
+		return quoted
+	}
+	return strings.ReplaceAll(quoted, `"`, d.Quote)
 }
 
 // Runs returns a pool for statements of all databases.

@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/internal/store/mysql/mysqldialect"
 	"github.com/gorm-inbox/inbox/internal/store/postgres"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/models"
@@ -46,6 +47,18 @@ var onPostgres = &environment{dialect: "postgres", dsn: testenv.PostgresDSN, ope
 		return as
 	},
 	identity: "bigserial PRIMARY KEY",
+}
+
+// AddMySQL has OnEach run on MariaDB, too, with the dialector of gorm.io/driver/mysql. A test's package calls it before
+// its tests. This module itself has no tests on MySQL, because it does not need the driver.
+func AddMySQL(dialector func(dsn string) gorm.Dialector) {
+	environments = append(environments, &environment{dialect: mysqldialect.Dialect.Name,
+		dsn: func(t testing.TB) string { return testenv.MySQLDSN(t, testenv.MariaDBVariable) },
+		open: func(t testing.TB, dsn string) *gorm.DB {
+			return testenv.Open(t, dialector(dsn), gorm.Config{})
+		},
+		identity: "bigint AUTO_INCREMENT PRIMARY KEY",
+	})
 }
 
 // of returns the environment of a dialect.

@@ -27,6 +27,7 @@ var Dialect = &dialect.Dialect{
 	Migrations:     migrations,
 	BeginMigration: beginMigration,
 	EndMigration:   endMigration,
+	Quote:          "`",
 	CreateSchema:   createSchema,
 	ColumnsSQL:     columnsSQL,
 	PlaceSQL:       placeSQL,
