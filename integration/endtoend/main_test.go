@@ -87,6 +87,15 @@ func disturbedPostgres(t *testing.T) *servers.Postgres {
 	return server
 }
 
+// disturbedMariaDB is a server of MySQL's kind for one test.
+func disturbedMariaDB(t *testing.T) *servers.MySQL {
+	t.Helper()
+	server, err := servers.StartMariaDB(servers.MySQLOptions{})
+	testenv.LeaveOutIf(t, err)
+	t.Cleanup(func() { require.NoError(t, server.Close()) })
+	return server
+}
+
 // disturbedKafka is a broker of the test's own, for the same reason.
 func disturbedKafka(t *testing.T) *servers.Kafka {
 	t.Helper()

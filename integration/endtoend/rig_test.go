@@ -49,7 +49,23 @@ func newRigOn(t *testing.T, postgres *servers.Postgres) *rig {
 	require.NoError(t, err)
 	server.Path = "/" + name
 
-	r := &rig{t: t, settings: workload.Quick(server.String()), db: openSQL(t, server.String()), ledger: &workload.Ledger{}}
+	return newRigIn(t, server.String())
+}
+
+// newRigOnMySQL makes a database of its own on a server of MySQL's kind.
+func newRigOnMySQL(t *testing.T, server *servers.MySQL) *rig {
+	t.Helper()
+	name := fmt.Sprintf("test_%d", databases.Add(1))
+	_, err := openSQL(t, server.DSN()).ExecContext(t.Context(), "CREATE DATABASE "+name)
+	require.NoError(t, err)
+	dsn, err := testenv.OnMySQLDatabase(server.DSN(), name)
+	require.NoError(t, err)
+	return newRigIn(t, dsn)
+}
+
+func newRigIn(t *testing.T, dsn string) *rig {
+	t.Helper()
+	r := &rig{t: t, settings: workload.Quick(dsn), db: openSQL(t, dsn), ledger: &workload.Ledger{}}
 	require.NoError(t, workload.CreateTables(t.Context(), r.db))
 	require.NoError(t, r.newInbox(r.settings.DSN).Migrate(t.Context()))
 	require.NoError(t, workload.KeepDeleted(t.Context(), r.db))
@@ -58,7 +74,7 @@ func newRigOn(t *testing.T, postgres *servers.Postgres) *rig {
 
 func openSQL(t *testing.T, dsn string) *sql.DB {
 	t.Helper()
-	db, err := sql.Open("pgx", dsn)
+	db, err := workload.OpenSQL(dsn)
 	require.NoError(t, err)
 	db.SetMaxIdleConns(4)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
@@ -223,14 +239,14 @@ func (r *rig) verdict() workload.Verdict {
 func (r *rig) number(query string, args ...any) int {
 	r.t.Helper()
 	var n int
-	require.NoError(r.t, r.db.QueryRowContext(r.t.Context(), query, args...).Scan(&n))
+	require.NoError(r.t, r.db.QueryRowContext(r.t.Context(), workload.Text(r.db, query), args...).Scan(&n))
 	return n
 }
 
 // lines runs a query that returns one text per row.
 func (r *rig) lines(query string, args ...any) []string {
 	r.t.Helper()
-	rows, err := r.db.QueryContext(r.t.Context(), query, args...)
+	rows, err := r.db.QueryContext(r.t.Context(), workload.Text(r.db, query), args...)
 	require.NoError(r.t, err)
 	defer rows.Close()
 	var lines []string

@@ -48,10 +48,6 @@ func (s Step) Message() handler.RawMessage {
 		Content: content, OrderingKey: []byte(s.Lane)}
 }
 
-// steps is the table that ordered handlers write to. Its column at is in the order of the inserts.
-const steps = `
-CREATE TABLE IF NOT EXISTS steps (at bigserial PRIMARY KEY, handler text NOT NULL, lane text NOT NULL, n integer NOT NULL, pid integer NOT NULL)`
-
 // laneOptions declares the two ordered handlers of a generation.
 func (s Settings) laneOptions(h *Handlers) inbox.ChannelOption {
 	names := func(key string) (string, []handler.Option) {
@@ -95,8 +91,8 @@ func (s Step) outcome(attempt int) error {
 func (h *Handlers) logStep(ctx context.Context, s Step) error {
 	ctx, cancel := context.WithTimeout(ctx, logTimeout)
 	defer cancel()
-	_, err := h.effects.ExecContext(ctx, "INSERT INTO steps (handler, lane, n, pid) VALUES ('plain', $1, $2, $3)", s.Lane,
-		s.N, os.Getpid())
+	_, err := h.effects.ExecContext(ctx, Text(h.effects, "INSERT INTO steps (handler, lane, n, pid) VALUES ('plain', $1, $2, $3)"),
+		s.Lane, s.N, os.Getpid())
 	if err != nil {
 		return fmt.Errorf("log step: %w", err)
 	}
@@ -116,27 +112,40 @@ type LaneVerdict struct {
 	Reruns int
 }
 
-// laneQuery reads each lane's rows in the order of the inserts. A plain handler may have repeated
-// its last step before any later one.
-const laneQuery = `
-WITH followed AS (
-	SELECT handler, lane, n, lag(n) OVER (PARTITION BY handler, lane ORDER BY at) AS before FROM steps
-)
-SELECT count(DISTINCT lane), count(DISTINCT (lane, n)),
-	2 * $1 - count(DISTINCT (handler, lane, n)),
-	count(*) FILTER (WHERE n <> COALESCE(before, 0) + 1 AND n <> COALESCE(before, 0)),
-	count(*) FILTER (WHERE handler = 'tx' AND n <> COALESCE(before, 0) + 1 AND n <> COALESCE(before, 0)),
-	count(*) FILTER (WHERE handler = 'tx') - count(DISTINCT (lane, n)) FILTER (WHERE handler = 'tx'),
-	count(*) FILTER (WHERE handler = 'plain') - count(DISTINCT (lane, n)) FILTER (WHERE handler = 'plain')
-FROM followed`
-
-// ReadLanes checks the rows, given how many steps were produced.
+// ReadLanes checks the rows in the order of the inserts, given how many steps were produced. A plain handler may have
+// repeated its last step before any later one.
 func ReadLanes(ctx context.Context, db *sql.DB, produced int) (LaneVerdict, error) {
+	type lane struct{ handler, name string }
+	type step struct {
+		lane
+		n int
+	}
 	var v LaneVerdict
-	err := db.QueryRowContext(ctx, laneQuery, produced).Scan(&v.Lanes, &v.Steps, &v.Missing, &v.OutOfOrder,
-		&v.TxOutOfOrder, &v.Doubled, &v.Reruns)
+	names, steps, rows, last := map[string]bool{}, map[step]bool{}, map[step]bool{}, map[lane]int{}
+	err := each(ctx, db, func(row *sql.Rows) error {
+		var s step
+		if err := row.Scan(&s.handler, &s.name, &s.n); err != nil {
+			return err
+		}
+		ordered := s.n == last[s.lane]+1 || s.n == last[s.lane]
+		switch again := rows[s]; {
+		case s.handler == "tx" && again:
+			v.Doubled++
+		case again:
+			v.Reruns++
+		}
+		if !ordered {
+			v.OutOfOrder++
+			if s.handler == "tx" {
+				v.TxOutOfOrder++
+			}
+		}
+		names[s.name], steps[step{lane{"", s.name}, s.n}], rows[s], last[s.lane] = true, true, true, s.n
+		return nil
+	}, `SELECT handler, lane, n FROM steps ORDER BY at`)
 	if err != nil {
 		return v, fmt.Errorf("read lanes: %w", err)
 	}
+	v.Lanes, v.Steps, v.Missing = len(names), len(steps), 2*produced-len(rows)
 	return v, nil
 }

@@ -3,7 +3,11 @@ package workload
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 )
 
@@ -54,8 +58,8 @@ type Progress struct {
 func (p Progress) Ended() int { return p.Completed + p.Poisoned + p.Rejected }
 
 const progressQuery = `
-SELECT (SELECT count(*) FROM job_messages), count(*) FILTER (WHERE completed_at IS NOT NULL), count(*) FILTER (WHERE is_poisoned),
-	count(*) FILTER (WHERE completed_at IS NULL AND NOT is_poisoned), count(*) FILTER (WHERE processing_started_at IS NOT NULL),
+SELECT (SELECT count(*) FROM job_messages), count(completed_at), count(CASE WHEN is_poisoned THEN 1 END),
+	count(CASE WHEN completed_at IS NULL AND NOT is_poisoned THEN 1 END), count(processing_started_at),
 	(SELECT count(*) FROM inbox_rejected_messages), (SELECT count(*) FROM deleted_messages)
 FROM job_statuses`
 
@@ -102,50 +106,123 @@ func (v Verdict) Broken() bool {
 	return v.Missing+v.Doubled+v.Misjudged+v.Unknown+v.Pending > 0 || v.Accepted != v.Produced
 }
 
-// verdictQuery checks every message that was produced or stored.
-const verdictQuery = `
-WITH produced AS (SELECT unnest($1::text[]) AS id),
-status AS (
-	SELECT message_id, count(*) AS n,
-		count(*) FILTER (WHERE completed_at IS NOT NULL AND NOT is_poisoned) AS completed,
-		count(*) FILTER (WHERE is_poisoned AND completed_at IS NULL) AS poisoned,
-		count(*) FILTER (WHERE completed_at IS NULL AND NOT is_poisoned) AS pending,
-		bool_or(handler_key = 'record-effect' AND completed_at IS NOT NULL) AS effect_completed,
-		bool_or(handler_key = 'log-run' AND completed_at IS NOT NULL) AS run_completed
-	FROM job_statuses GROUP BY message_id
-), effect AS (SELECT message_id, count(*) AS n FROM effects GROUP BY message_id),
-run AS (
-	SELECT message_id, count(*) FILTER (WHERE step = 'began') AS began, count(*) FILTER (WHERE step = 'failed') AS failed,
-		count(*) FILTER (WHERE step = 'done') AS done
-	FROM runs GROUP BY message_id
-), each AS (
-	SELECT p.id AS produced, m.id AS stored, COALESCE((convert_from(m.content, 'UTF8')::jsonb ->> 'poison')::boolean, false) AS poison,
-		COALESCE(s.n, 0) AS statuses, COALESCE(s.completed, 0) AS completed, COALESCE(s.poisoned, 0) AS poisoned, COALESCE(s.pending, 0) AS pending,
-		COALESCE(s.effect_completed, false) AS effect_completed, COALESCE(s.run_completed, false) AS run_completed,
-		COALESCE(e.n, 0) AS effects, COALESCE(r.done, 0) AS done, COALESCE(r.began, 0) AS began, COALESCE(r.failed, 0) AS failed
-	FROM produced p FULL JOIN job_messages m ON m.id = p.id
-	LEFT JOIN status s ON s.message_id = COALESCE(m.id, p.id)
-	LEFT JOIN effect e ON e.message_id = COALESCE(m.id, p.id)
-	LEFT JOIN run r ON r.message_id = COALESCE(m.id, p.id)
-)
-SELECT count(*) FILTER (WHERE stored IS NOT NULL), COALESCE(sum(completed), 0), COALESCE(sum(poisoned), 0), COALESCE(sum(pending), 0),
-	count(*) FILTER (WHERE produced IS NOT NULL AND (stored IS NULL OR statuses <> 2 OR effect_completed AND effects = 0 OR run_completed AND done = 0)),
-	count(*) FILTER (WHERE effects > 1 OR effects > 0 AND NOT effect_completed),
-	count(*) FILTER (WHERE stored IS NOT NULL AND (poison AND completed > 0 OR NOT poison AND poisoned > 0)),
-	count(*) FILTER (WHERE produced IS NULL),
-	COALESCE(sum(greatest(began - failed - 1, 0)), 0),
-	(SELECT count(*) FROM inbox_rejected_messages)
-FROM each`
+// account is what was produced and what the database holds of one message.
+type account struct {
+	produced                               bool
+	stored                                 int
+	poison                                 bool // its job asks for that
+	statuses, completed, poisoned, pending int
+	effectCompleted, runCompleted          bool
+	effects                                int
+	began, failed, done                    int // runs
+}
+
+// accounts returns one for each message that was produced or stored.
+func (l *Ledger) accounts(ctx context.Context, db *sql.DB) (map[string]*account, error) {
+	ids, _ := l.snapshot()
+	all := make(map[string]*account, len(ids))
+	of := func(id string) *account {
+		if all[id] == nil {
+			all[id] = &account{}
+		}
+		return all[id]
+	}
+	for _, id := range ids {
+		of(id).produced = true
+	}
+	messages := each(ctx, db, func(rows *sql.Rows) error {
+		var id string
+		var content []byte
+		var job Job
+		if err := rows.Scan(&id, &content); err != nil {
+			return err
+		}
+		err := json.Unmarshal(content, &job)
+		a := of(id)
+		a.stored, a.poison = a.stored+1, job.Poison
+		return err
+	}, `SELECT id, content FROM job_messages`)
+	statuses := each(ctx, db, func(rows *sql.Rows) error {
+		var id, key string
+		var completed, poisoned bool
+		if err := rows.Scan(&id, &key, &completed, &poisoned); err != nil {
+			return err
+		}
+		a := of(id)
+		a.statuses++
+		switch {
+		case completed && !poisoned:
+			a.completed++
+		case poisoned && !completed:
+			a.poisoned++
+		case !completed:
+			a.pending++
+		}
+		a.effectCompleted = a.effectCompleted || completed && key == EffectKey
+		a.runCompleted = a.runCompleted || completed && key == RunKey
+		return nil
+	}, `SELECT message_id, handler_key, completed_at IS NOT NULL, is_poisoned FROM job_statuses`)
+	effects := each(ctx, db, func(rows *sql.Rows) error {
+		var id string
+		err := rows.Scan(&id)
+		of(id).effects++
+		return err
+	}, `SELECT message_id FROM effects`)
+	runs := each(ctx, db, func(rows *sql.Rows) error {
+		var id, step string
+		err := rows.Scan(&id, &step)
+		switch a := of(id); step {
+		case stepBegan:
+			a.began++
+		case stepFailed:
+			a.failed++
+		case stepDone:
+			a.done++
+		}
+		return err
+	}, `SELECT message_id, step FROM runs`)
+	return all, errors.Join(messages, statuses, effects, runs)
+}
+
+// missing, doubled and misjudged are as in Verdict.
+func (a *account) missing() bool {
+	return a.produced && (a.stored == 0 || a.statuses != handlers || a.effectCompleted && a.effects == 0 ||
+		a.runCompleted && a.done == 0)
+}
+
+func (a *account) doubled() bool { return a.effects > 1 || a.effects > 0 && !a.effectCompleted }
+
+func (a *account) misjudged() bool {
+	return a.stored > 0 && (a.poison && a.completed > 0 || !a.poison && a.poisoned > 0)
+}
 
 // Verdict compares what was produced with what the database holds.
 func (l *Ledger) Verdict(ctx context.Context, db *sql.DB) (Verdict, error) {
 	ids, bad := l.snapshot()
 	v := Verdict{Produced: len(ids)}
+	all, err := l.accounts(ctx, db)
 	var rejected int
-	err := db.QueryRowContext(ctx, verdictQuery, ids).Scan(&v.Accepted, &v.Completed, &v.Poisoned, &v.Pending,
-		&v.Missing, &v.Doubled, &v.Misjudged, &v.Unknown, &v.Reruns, &rejected)
+	if err == nil {
+		err = db.QueryRowContext(ctx, `SELECT count(*) FROM inbox_rejected_messages`).Scan(&rejected)
+	}
 	if err != nil {
 		return v, fmt.Errorf("read verdict: %w", err)
+	}
+	count := func(counter *int, is bool) {
+		if is {
+			*counter++
+		}
+	}
+	for _, a := range all {
+		v.Accepted += a.stored
+		v.Completed += a.completed
+		v.Poisoned += a.poisoned
+		v.Pending += a.pending
+		v.Reruns += max(a.began-a.failed-1, 0)
+		count(&v.Missing, a.missing())
+		count(&v.Doubled, a.doubled())
+		count(&v.Misjudged, a.misjudged())
+		count(&v.Unknown, !a.produced)
 	}
 	v.Missing += max(bad-rejected, 0)
 	v.Unknown += max(rejected-bad, 0)
@@ -153,30 +230,41 @@ func (l *Ledger) Verdict(ctx context.Context, db *sql.DB) (Verdict, error) {
 }
 
 // Suspects describes some of the messages that cause a broken verdict, with their rows.
-func (l *Ledger) Suspects(ctx context.Context, db *sql.DB) ([]string, error) {
-	ids, _ := l.snapshot()
-	rows, err := db.QueryContext(ctx, `
-SELECT concat_ws(' ', p.id, 'stored=' || (m.id IS NOT NULL), (SELECT string_agg(concat_ws(' ', s.handler_key, 'completed=' || (s.completed_at IS NOT NULL),
-		'poisoned=' || s.is_poisoned, 'errors=' || s.error_count, 'abandoned=' || s.abandoned_count, 'version=' || s.version,
-		'processing=' || (s.processing_started_at IS NOT NULL), 'last_error=' || left(s.last_error, 200)), '; ') FROM job_statuses s WHERE s.message_id = p.id),
-	'effects=' || (SELECT count(*) FROM effects e WHERE e.message_id = p.id),
-	'runs=' || (SELECT string_agg(r.step || '/' || r.pid, ',' ORDER BY r.at) FROM runs r WHERE r.message_id = p.id))
-FROM unnest($1::text[]) AS p(id) LEFT JOIN job_messages m ON m.id = p.id
-WHERE m.id IS NULL OR (SELECT count(*) FROM effects e WHERE e.message_id = p.id) <> 1
-	OR NOT EXISTS (SELECT FROM runs r WHERE r.message_id = p.id AND r.step = 'done')
-	OR EXISTS (SELECT FROM job_statuses s WHERE s.message_id = p.id AND s.completed_at IS NULL)
-LIMIT 20`, ids)
+func (l *Ledger) Suspects(ctx context.Context, db *sql.DB) (suspects []string, err error) {
+	all, err := l.accounts(ctx, db)
 	if err != nil {
 		return nil, fmt.Errorf("read suspects: %w", err)
 	}
-	defer rows.Close()
-	var suspects []string
-	for rows.Next() {
-		var line string
-		if err := rows.Scan(&line); err != nil {
+	const most = 20
+	for _, id := range slices.Sorted(maps.Keys(all)) {
+		a := all[id]
+		if !a.missing() && !a.doubled() && !a.misjudged() && a.produced && a.stored == 1 && a.pending == 0 {
+			continue
+		}
+		line := fmt.Sprintf("%s %+v", id, *a)
+		statuses := each(ctx, db, func(rows *sql.Rows) error {
+			var key, lastError string
+			var completed, poisoned, processing bool
+			var failures, abandoned, version int
+			err := rows.Scan(&key, &completed, &poisoned, &failures, &abandoned, &version, &processing, &lastError)
+			line += fmt.Sprintf("; %s completed=%t poisoned=%t errors=%d abandoned=%d version=%d processing=%t last_error=%.200s", key,
+				completed, poisoned, failures, abandoned, version, processing, lastError)
+			return err
+		}, `SELECT handler_key, completed_at IS NOT NULL, is_poisoned, error_count, abandoned_count, version,
+			processing_started_at IS NOT NULL, COALESCE(last_error, '') FROM job_statuses WHERE message_id = $1`, id)
+		runs := each(ctx, db, func(rows *sql.Rows) error {
+			var step string
+			var pid int
+			err := rows.Scan(&step, &pid)
+			line += fmt.Sprintf("; %s/%d", step, pid)
+			return err
+		}, `SELECT step, pid FROM runs WHERE message_id = $1 ORDER BY at`, id)
+		if err := errors.Join(statuses, runs); err != nil {
 			return nil, fmt.Errorf("read suspects: %w", err)
 		}
-		suspects = append(suspects, line)
+		if suspects = append(suspects, line); len(suspects) == most {
+			break
+		}
 	}
-	return suspects, rows.Err()
+	return suspects, nil
 }

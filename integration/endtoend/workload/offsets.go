@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -225,33 +226,51 @@ func (o *Offsets) next(ctx context.Context) (c commit, ids []string, from int64,
 	}
 }
 
-const storedQuery = `
-SELECT u.position - 1 FROM unnest($1::text[]) WITH ORDINALITY AS u(id, position)
-WHERE u.id <> '' AND NOT EXISTS (SELECT FROM all_messages m WHERE m.id = u.id AND m.received_at <= $2)
-UNION ALL
-SELECT u.position - 1 FROM unnest($1::text[]) WITH ORDINALITY AS u(id, position)
-WHERE u.id = '' AND NOT EXISTS (SELECT FROM inbox_rejected_messages r
-	WHERE r.topic = $3 AND r."partition" = $4 AND r.record_offset = $5 + u.position - 1 AND r.rejected_at <= $2)`
-
+// unstored returns the positions among ids, of records from the offset on, that were not stored at that time.
 func (o *Offsets) unstored(
 	ctx context.Context, ids []string, partition int, from int64, at time.Time,
 ) ([]int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	rows, err := o.db.QueryContext(ctx, storedQuery, ids, at.UTC(), o.topic, partition, from)
-	if err != nil {
-		return nil, err
+	messages, rejected := map[string]bool{}, map[int64]bool{}
+	var named []any
+	for _, id := range ids {
+		if id != "" {
+			named = append(named, id)
+		}
 	}
-	defer rows.Close()
-	var passed []int64
-	for rows.Next() {
-		var i int64
-		if err := rows.Scan(&i); err != nil {
+	const most = 1000 // parameters of a statement
+	for part := range slices.Chunk(named, most) {
+		err := each(ctx, o.db, func(rows *sql.Rows) error {
+			var id string
+			err := rows.Scan(&id)
+			messages[id] = true
+			return err
+		}, `SELECT id FROM all_messages WHERE received_at <= $1 AND id IN (`+list(2, len(part))+`)`,
+			append([]any{at.UTC()}, part...)...)
+		if err != nil {
 			return nil, err
 		}
-		passed = append(passed, i)
 	}
-	return passed, rows.Err()
+	if len(named) < len(ids) {
+		err := each(ctx, o.db, func(rows *sql.Rows) error {
+			var offset int64
+			err := rows.Scan(&offset)
+			rejected[offset-from] = true
+			return err
+		}, `SELECT record_offset FROM inbox_rejected_messages WHERE topic = $1 AND "partition" = $2 AND record_offset >= $3
+			AND record_offset < $4 AND rejected_at <= $5`, o.topic, partition, from, from+int64(len(ids)), at.UTC())
+		if err != nil {
+			return nil, err
+		}
+	}
+	var passed []int64
+	for i, id := range ids {
+		if id == "" && !rejected[int64(i)] || id != "" && !messages[id] {
+			passed = append(passed, int64(i))
+		}
+	}
+	return passed, nil
 }
 
 // Committed returns the sum of the highest committed offsets, and the topic's length, both as far

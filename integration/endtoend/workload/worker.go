@@ -2,7 +2,6 @@ package workload
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,12 +11,9 @@ import (
 	"syscall"
 	"time"
 
-	_ "github.com/jackc/pgx/v5/stdlib" // the "pgx" driver
 	"go.uber.org/fx"
 	"go.uber.org/zap"
-	"gorm.io/driver/postgres"
 	"gorm.io/gorm"
-	"gorm.io/gorm/logger"
 
 	"github.com/gorm-inbox/inbox"
 )
@@ -131,7 +127,7 @@ func app(s Settings) *fx.App {
 			}))
 			h.effects = pool
 			if s.EffectsDSN != "" {
-				if h.effects, err = sql.Open("pgx", s.EffectsDSN); err != nil {
+				if h.effects, err = OpenSQL(s.EffectsDSN); err != nil {
 					return nil, err
 				}
 				lc.Append(fx.StopHook(h.effects.Close))
@@ -161,19 +157,4 @@ func printCounters(ib *inbox.Inbox) error {
 	}
 	fmt.Fprintf(os.Stderr, "%s%s\n", countersLine, text)
 	return nil
-}
-
-// Open opens a session whose pool is large enough for a worker.
-func Open(dsn string) (*gorm.DB, error) {
-	db, err := gorm.Open(postgres.Open(dsn), &gorm.Config{Logger: logger.Discard})
-	if err != nil {
-		return nil, err
-	}
-	pool, err := db.DB()
-	if err != nil {
-		return nil, err
-	}
-	pool.SetMaxOpenConns(40)
-	pool.SetMaxIdleConns(20)
-	return db, nil
 }

@@ -1,0 +1,187 @@
+package workload
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+
+	driver "github.com/go-sql-driver/mysql"
+	_ "github.com/jackc/pgx/v5/stdlib" // the "pgx" driver
+	"gorm.io/driver/mysql"
+	"gorm.io/driver/postgres"
+	"gorm.io/gorm"
+	"gorm.io/gorm/logger"
+)
+
+// isMySQL reports whether a DSN names a MySQL or MariaDB.
+func isMySQL(dsn string) bool {
+	_, err := driver.ParseDSN(dsn)
+	return err == nil
+}
+
+// OpenSQL opens a pool for the test's own statements.
+func OpenSQL(dsn string) (*sql.DB, error) {
+	if isMySQL(dsn) {
+		return sql.Open("mysql", dsn)
+	}
+	return sql.Open("pgx", dsn)
+}
+
+// Open opens a session whose pool is large enough for a worker.
+func Open(dsn string) (*gorm.DB, error) {
+	dialector := postgres.Open(dsn)
+	if isMySQL(dsn) {
+		dialector = mysql.Open(dsn)
+	}
+	db, err := gorm.Open(dialector, &gorm.Config{Logger: logger.Discard})
+	if err != nil {
+		return nil, err
+	}
+	pool, err := db.DB()
+	if err != nil {
+		return nil, err
+	}
+	pool.SetMaxOpenConns(40)
+	pool.SetMaxIdleConns(20)
+	return db, nil
+}
+
+// onMySQL reports whether a pool is one of MySQL or MariaDB.
+func onMySQL(db *sql.DB) bool {
+	_, found := db.Driver().(*driver.MySQLDriver)
+	return found
+}
+
+var parameter = regexp.MustCompile(`\$\d+`)
+
+// Text returns a statement whose parameters $1, $2 and so on stand in this order, as the pool's server takes it.
+func Text(db *sql.DB, statement string) string {
+	if !onMySQL(db) {
+		return statement
+	}
+	return strings.ReplaceAll(parameter.ReplaceAllString(statement, "?"), `"`, "`")
+}
+
+// list returns n parameters, the first of which has the number from.
+func list(from, n int) string {
+	parameters := make([]string, n)
+	for i := range parameters {
+		parameters[i] = fmt.Sprintf("$%d", from+i)
+	}
+	return strings.Join(parameters, ", ")
+}
+
+// each runs a query and calls scan for each of its rows.
+func each(ctx context.Context, db *sql.DB, scan func(*sql.Rows) error, query string, arguments ...any) error {
+	rows, err := db.QueryContext(ctx, Text(db, query), arguments...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := scan(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// schema has the tables that handlers write to. There is no constraint that could hide a second
+// effect. The column at of steps is in the order of the inserts.
+var schema = map[bool][]string{
+	false: {`
+CREATE TABLE IF NOT EXISTS effects (
+	message_id text NOT NULL, attempt integer NOT NULL, pid integer NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp())`, `
+CREATE TABLE IF NOT EXISTS runs (
+	message_id text NOT NULL, attempt integer NOT NULL, pid integer NOT NULL, step text NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp())`, `
+CREATE TABLE IF NOT EXISTS steps (at bigserial PRIMARY KEY, handler text NOT NULL, lane text NOT NULL, n integer NOT NULL, pid integer NOT NULL)`,
+	},
+	true: {`
+CREATE TABLE IF NOT EXISTS effects (
+	message_id text NOT NULL, attempt integer NOT NULL, pid integer NOT NULL, at datetime(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6))`, `
+CREATE TABLE IF NOT EXISTS runs (
+	message_id text NOT NULL, attempt integer NOT NULL, pid integer NOT NULL, step text NOT NULL, at datetime(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6))`, `
+CREATE TABLE IF NOT EXISTS steps (at bigint AUTO_INCREMENT PRIMARY KEY, handler text NOT NULL, lane text NOT NULL, n integer NOT NULL, pid integer NOT NULL)`,
+	},
+}
+
+// CreateTables makes the tables that handlers write to.
+func CreateTables(ctx context.Context, db *sql.DB) error {
+	for _, table := range schema[onMySQL(db)] {
+		if _, err := db.ExecContext(ctx, table); err != nil {
+			return fmt.Errorf("create the handlers' tables: %w", err)
+		}
+	}
+	return nil
+}
+
+// history keeps what cleanup deletes, in the transaction that deletes it. The ledger reads the views, so it also finds
+// what was deleted too early and stored anew.
+var history = map[bool][]string{
+	false: {`
+CREATE TABLE deleted_messages (LIKE inbox_messages)`, `
+CREATE INDEX ON deleted_messages (id)`, `
+CREATE TABLE deleted_statuses (LIKE inbox_handler_statuses)`, `
+CREATE FUNCTION keep_deleted() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	EXECUTE format('INSERT INTO %s SELECT ($1).*', TG_ARGV[0]) USING OLD;
+	RETURN NULL;
+END $$`, `
+CREATE TRIGGER keep_deleted AFTER DELETE ON inbox_messages
+	FOR EACH ROW EXECUTE FUNCTION keep_deleted('deleted_messages')`, `
+CREATE TRIGGER keep_deleted AFTER DELETE ON inbox_handler_statuses
+	FOR EACH ROW EXECUTE FUNCTION keep_deleted('deleted_statuses')`,
+	},
+	// The tables have the columns without keys and rules. A foreign key that deletes statuses runs no triggers, so the
+	// message's keeps them.
+	true: {`
+CREATE TABLE deleted_messages AS SELECT * FROM inbox_messages WHERE false`, `
+CREATE INDEX by_id ON deleted_messages (id(200))`, `
+CREATE TABLE deleted_statuses AS SELECT * FROM inbox_handler_statuses WHERE false`, `
+CREATE TRIGGER keep_deleted_messages BEFORE DELETE ON inbox_messages FOR EACH ROW BEGIN
+	INSERT INTO deleted_messages SELECT * FROM inbox_messages WHERE number = OLD.number;
+	INSERT INTO deleted_statuses SELECT * FROM inbox_handler_statuses WHERE message_number = OLD.number;
+END`, `
+CREATE TRIGGER keep_deleted_statuses BEFORE DELETE ON inbox_handler_statuses FOR EACH ROW
+	INSERT INTO deleted_statuses (%s) VALUES (%s)`,
+	},
+}
+
+var views = []string{`
+CREATE VIEW all_messages AS SELECT * FROM inbox_messages UNION ALL SELECT * FROM deleted_messages`, `
+CREATE VIEW all_statuses AS SELECT * FROM inbox_handler_statuses UNION ALL SELECT * FROM deleted_statuses`, `
+CREATE VIEW job_messages AS SELECT * FROM all_messages WHERE type = '` + JobType + `'`, `
+CREATE VIEW job_statuses AS SELECT * FROM all_statuses WHERE handler_key IN ('` + EffectKey + `', '` + RunKey + `')`}
+
+// KeepDeleted prepares the inbox's tables, which exist, for the ledger.
+func KeepDeleted(ctx context.Context, db *sql.DB) error {
+	statements := append(append([]string{}, history[onMySQL(db)]...), views...)
+	var columns, old []string
+	if onMySQL(db) {
+		err := each(ctx, db, func(rows *sql.Rows) error {
+			var name string
+			err := rows.Scan(&name)
+			columns, old = append(columns, "`"+name+"`"), append(old, "OLD.`"+name+"`")
+			return err
+		}, `SELECT column_name FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = 'inbox_handler_statuses'
+			ORDER BY ordinal_position`)
+		if err != nil {
+			return fmt.Errorf("keep what cleanup deletes: %w", err)
+		}
+	}
+	for _, statement := range statements {
+		if strings.Contains(statement, "(%s)") {
+			statement = fmt.Sprintf(statement, strings.Join(columns, ", "), strings.Join(old, ", "))
+		}
+		if _, err := db.ExecContext(ctx, statement); err != nil {
+			return fmt.Errorf("keep what cleanup deletes: %w", err)
+		}
+	}
+	return nil
+}
+
+// askTimeout limits one query of the watch of offsets.
+const askTimeout = 5 * time.Second
