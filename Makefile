@@ -20,6 +20,7 @@ TEST_FLAGS ?=
 PACKAGES := ./...
 MINUTES ?= 5
 SEED ?= $(shell date +%s)
+DATABASE ?= postgres
 
 # Runs a command in every module and fails if it failed in any.
 define in_modules
@@ -88,8 +89,8 @@ mutants: ## put all known defects in, one at a time, and see tests fail
 	$(WITH_SERVERS) -- $(BIN)/mutants -jobs 3
 
 .PHONY: soak
-soak: ## MINUTES=5 SEED=n: load, crashes and outages, then the ledger
-	go run -C integration ./soak -minutes $(MINUTES) -seed $(SEED)
+soak: ## MINUTES=5 SEED=n DATABASE=mariadb: load, crashes and outages, then the ledger
+	go run -C integration ./soak -minutes $(MINUTES) -seed $(SEED) -database $(DATABASE)
 
 .PHONY: simulate
 simulate: ## MINUTES=60 SEED=n: processes, faults and operators from seeds, in virtual time

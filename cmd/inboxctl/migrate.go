@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -12,7 +13,9 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/dialects"
+	"github.com/gorm-inbox/inbox/internal/store/mysql"
 	"github.com/gorm-inbox/inbox/internal/store/postgres"
+	"github.com/gorm-inbox/inbox/internal/store/postgres/pgdsn"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -196,12 +199,13 @@ func (a *app) printSQL(migrations []models.Migration, quoted func(string) string
 }
 
 func newGrants(a *app) *cobra.Command {
-	var roles postgres.Roles
+	var application, operator, reader, name string
 	cmd := &cobra.Command{
-		Use: "grants", Short: "Print the SQL that grants PostgreSQL roles the rights they need",
-		Long: `Prints a PostgreSQL script that grants each named role the rights it needs on the
-tables, with --schema and --prefix filled in, and revokes all others. It needs no
-database. The roles and the tables must exist.
+		Use: "grants", Short: "Print the SQL that grants roles the rights they need",
+		Long: `Prints a script that grants each named role of PostgreSQL, or account of MySQL and
+MariaDB (name or name@host), the rights it needs on the tables, with --schema and
+--prefix filled in. On PostgreSQL it revokes all others. It needs no database. The
+roles and the tables must exist.
 
   --application  accepts messages, runs handlers, cleans up, serves the dashboard
   --operator     runs inboxctl: all commands except "migrate up"
@@ -209,13 +213,18 @@ database. The roles and the tables must exist.
 
 Run the script as the owner of the tables, which is the role that ran "migrate up",
 and again after each migration. No role may change or delete audit rows.
-docs/security.md says how to create the roles.
+docs/security.md says how to create the roles, docs/mysql.md the accounts.
 
 JSON: {"sql"}.`,
 		Example: `  inboxctl grants --application app --operator ops | psql -v ON_ERROR_STOP=1 orders
-  inboxctl grants --schema orders --application app --operator ops --reader grafana`,
+  inboxctl grants --schema orders --application app --operator ops --reader grafana
+  inboxctl grants --dialect mysql --application app@10.0.%.% | mysql orders`,
 		Args: noArgs, RunE: func(*cobra.Command, []string) error {
-			script, err := postgres.Grants(a.naming(), roles)
+			print, found := grants[name]
+			if !found {
+				return misuse("--dialect %q has no roles: %s", name, strings.Join(slices.Sorted(maps.Keys(grants)), " or "))
+			}
+			script, err := print(a.naming(), application, operator, reader)
 			if err != nil {
 				return misuse("%w", err)
 			}
@@ -223,8 +232,21 @@ JSON: {"sql"}.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&roles.Application, "application", "", "the role that the application logs in as")
-	flags.StringVar(&roles.Operator, "operator", "", "the role that operators log in as")
-	flags.StringVar(&roles.Reader, "reader", "", "the role of those who only read")
+	flags.StringVar(&application, "application", "", "the role that the application logs in as")
+	flags.StringVar(&operator, "operator", "", "the role that operators log in as")
+	flags.StringVar(&reader, "reader", "", "the role of those who only read")
+	names := slices.Sorted(maps.Keys(grants))
+	flags.StringVar(&name, "dialect", pgdsn.DSN.Name, strings.Join(names, " or "))
+	completeFlag(cmd, "dialect", names...)
 	return cmd
+}
+
+// grants returns the script of each database that has roles.
+var grants = map[string]func(naming models.Naming, application, operator, reader string) (string, error){
+	pgdsn.DSN.Name: func(naming models.Naming, application, operator, reader string) (string, error) {
+		return postgres.Grants(naming, postgres.Roles{Application: application, Operator: operator, Reader: reader})
+	},
+	mysqlDSN.Name: func(naming models.Naming, application, operator, reader string) (string, error) {
+		return mysql.Grants(naming, mysql.Accounts{Application: application, Operator: operator, Reader: reader})
+	},
 }

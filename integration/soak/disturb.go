@@ -8,7 +8,7 @@ import (
 	"github.com/gorm-inbox/inbox/integration/endtoend/workload"
 )
 
-// server has the operations that PostgreSQL and a broker share.
+// server has the operations that a database and a broker share.
 type server interface {
 	Start() error
 	Stop() error
@@ -32,18 +32,18 @@ func (w *world) tracks(f *fleet, l *load) []track {
 			cell{prefix + "frozen", w.outage(name, "frozen", broker, broker.Freeze, broker.Thaw, w.inSync), frozen},
 			cell{prefix + "killed", w.outage(name, "killed", broker, broker.Kill, broker.Start, w.inSync), down})
 	}
-	pg := w.postgres
+	db, title, prefix := w.server, w.product.title, w.product.name+"_"
 	return []track{
 		{name: "workers", pause: 8 * time.Second, cells: []cell{
 			{"worker_killed", f.killOne, 0}, {"worker_frozen", f.freezeOne, frozen}, {"worker_terminated", f.terminateOne, 0},
 			{"replicas_down", func(lasts time.Duration) bool { return f.killAll(lasts, l) }, replicasDown},
 		}},
-		{name: "PostgreSQL", pause: 6 * time.Second, cells: []cell{
-			{"postgres_slow", w.slowPostgres, 8 * time.Second},
-			{"postgres_stopped", w.outage("PostgreSQL", "stopped", pg, pg.Stop, pg.Start, nil), down},
-			{"postgres_frozen", w.outage("PostgreSQL", "frozen", pg, pg.Freeze, pg.Thaw, nil), frozen},
-			{"postgres_killed", w.outage("PostgreSQL", "killed", pg, pg.Kill, pg.Start, nil), down},
-			{"postgres_answers_lost", w.losePostgres, 4 * time.Second},
+		{name: title, pause: 6 * time.Second, cells: []cell{
+			{prefix + "slow", w.slowDatabase, 8 * time.Second},
+			{prefix + "stopped", w.outage(title, "stopped", db, db.Stop, db.Start, nil), down},
+			{prefix + "frozen", w.outage(title, "frozen", db, db.Freeze, db.Thaw, nil), frozen},
+			{prefix + "killed", w.outage(title, "killed", db, db.Kill, db.Start, nil), down},
+			{prefix + "answers_lost", w.loseAnswers, 4 * time.Second},
 		}},
 		{name: "Kafka", pause: time.Second, cells: kafka},
 	}
@@ -122,24 +122,24 @@ func (w *world) coordinator() int {
 // slowness is the delay of each response from a slow database.
 const slowness = 200 * time.Millisecond
 
-func (w *world) slowPostgres(lasts time.Duration) bool {
-	w.logf("PostgreSQL answers %s late for %.1fs", slowness, lasts.Seconds())
+func (w *world) slowDatabase(lasts time.Duration) bool {
+	w.logf("%s answers %s late for %.1fs", w.product.title, slowness, lasts.Seconds())
 	w.database.Delay(slowness)
 	pause(context.Background(), lasts)
 	w.database.Delay(0)
-	w.logf("PostgreSQL is as fast as before")
+	w.logf("%s is as fast as before", w.product.title)
 	return true
 }
 
-// losePostgres cuts connections to the database instead of answering.
-func (w *world) losePostgres(lasts time.Duration) bool {
-	w.logf("one in forty answers of PostgreSQL is lost for %.1fs", lasts.Seconds())
+// loseAnswers cuts connections to the database instead of answering.
+func (w *world) loseAnswers(lasts time.Duration) bool {
+	w.logf("one in forty answers of %s is lost for %.1fs", w.product.title, lasts.Seconds())
 	before := w.database.AnswersLost()
 	w.database.LoseAnswers(w.seed + 1)
 	pause(context.Background(), lasts)
 	w.database.LoseAnswers(0)
 	lost := w.database.AnswersLost() - before
-	w.logf("%d answers of PostgreSQL were lost", lost)
+	w.logf("%d answers of %s were lost", lost, w.product.title)
 	return lost > 0
 }
 

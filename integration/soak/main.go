@@ -1,11 +1,12 @@
 // Command soak runs consumer replicas and a process that only cleans, with a short Retention, on a
-// real PostgreSQL and a real Kafka of two brokers under load for some minutes, and disturbs all three.
+// real database and a real Kafka of two brokers under load for some minutes, and disturbs all three.
 // A schedule inflicts every kind of disturbance once, which takes about three minutes. After that they
 // are chosen at random. At the end it checks the ledger, which keeps what cleanup deletes: is anything
 // missing, doubled or out of order, and did a committed offset move back or pass a record that was not
 // stored?
 //
 //	go run ./soak -minutes 5 -seed 7
+//	go run ./soak -minutes 5 -seed 7 -database mariadb
 //
 // It prints a line per event and a ledger line every few seconds. At the end it prints one "name:
 // value" line for each figure and each kind of disturbance. The seed decides what happens and in
@@ -33,14 +34,20 @@ func main() {
 	seed := flag.Uint64("seed", 1, "decides what happens")
 	rate := flag.Int("rate", 150, "messages per second")
 	workers := flag.Int("workers", 2, "consumer replicas")
+	name := flag.String("database", "postgres", "postgres, mariadb or mysql")
 	flag.Parse()
+	product, unknown := productNamed(*name)
+	if unknown != nil {
+		fmt.Fprintln(os.Stderr, "soak:", unknown)
+		os.Exit(2)
+	}
 	if *minutes <= 0 || *rate < 10 || *workers < 1 || flag.NArg() > 0 {
 		fmt.Fprintln(os.Stderr, "soak: minutes must be positive, rate 10 or more, workers 1 or more; no further arguments")
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	whole, err := run(ctx, time.Duration(*minutes*float64(time.Minute)), *seed, *rate, *workers)
+	whole, err := run(ctx, product, time.Duration(*minutes*float64(time.Minute)), *seed, *rate, *workers)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "soak:", err)
 	}
@@ -54,8 +61,10 @@ const overrun = 20 * time.Second
 
 // run soaks until the time is over or ctx ends, and judges. An error means that the soak itself
 // failed and there is no result.
-func run(ctx context.Context, lasts time.Duration, seed uint64, rate, workers int) (whole bool, err error) {
-	w, err := newWorld(ctx, seed)
+func run(
+	ctx context.Context, product product, lasts time.Duration, seed uint64, rate, workers int,
+) (whole bool, err error) {
+	w, err := newWorld(ctx, product, seed)
 	if err != nil {
 		return false, err
 	}

@@ -15,7 +15,6 @@ import (
 	"github.com/gorm-inbox/inbox/integration/endtoend/workload"
 	"github.com/gorm-inbox/inbox/integration/kafkaproxy"
 	"github.com/gorm-inbox/inbox/integration/servers"
-	"github.com/gorm-inbox/inbox/internal/testenv/pgproxy"
 )
 
 // world is everything in a soak except the workers.
@@ -23,8 +22,9 @@ type world struct {
 	seed     uint64
 	began    time.Time
 	dir      string // of the workers' logs
-	postgres *servers.Postgres
-	database *pgproxy.Proxy // the workers' route to the database
+	product  product
+	server   database
+	database route // the workers' route to the server
 	cluster  *servers.Cluster
 	proxies  []*kafkaproxy.Proxy // clients' routes to the brokers
 	db       *sql.DB
@@ -47,12 +47,12 @@ const (
 	replicasDown = retention + 5*time.Second
 )
 
-func newWorld(ctx context.Context, seed uint64) (*world, error) {
-	w := &world{seed: seed, began: time.Now(), ledger: &workload.Ledger{}}
+func newWorld(ctx context.Context, product product, seed uint64) (*world, error) {
+	w := &world{product: product, seed: seed, began: time.Now(), ledger: &workload.Ledger{}}
 	if err := w.start(ctx); err != nil {
 		return nil, errors.Join(err, w.close(true))
 	}
-	w.logf("seed %d, %s, Kafka at %v, logs in %s", seed, w.postgres.DSN(), w.cluster.Brokers(), w.dir)
+	w.logf("seed %d, %s, Kafka at %v, logs in %s", seed, w.server.DSN(), w.cluster.Brokers(), w.dir)
 	return w, nil
 }
 
@@ -60,10 +60,12 @@ func (w *world) start(ctx context.Context) (err error) {
 	if w.dir, err = os.MkdirTemp("", "inbox-soak-"); err != nil {
 		return err
 	}
-	if w.postgres, err = servers.StartPostgres(servers.PostgresOptions{}); err != nil {
+	if w.server, err = w.product.start(); err != nil {
+		w.server = nil // not a nil pointer of the product's
 		return err
 	}
-	if w.database, err = pgproxy.Start(w.postgres.DSN()); err != nil {
+	if w.database, err = w.product.route(w.server.DSN()); err != nil {
+		w.database = nil
 		return err
 	}
 	if w.cluster, err = servers.StartCluster(servers.ClusterOptions{Through: w.through}); err != nil {
@@ -72,7 +74,7 @@ func (w *world) start(ctx context.Context) (err error) {
 	if err = w.cluster.CreateTopic(ctx, topic, partitions, nil); err != nil {
 		return err
 	}
-	if w.db, err = sql.Open("pgx", w.postgres.DSN()); err != nil {
+	if w.db, err = workload.OpenSQL(w.server.DSN()); err != nil {
 		return err
 	}
 	if err = workload.CreateTables(ctx, w.db); err != nil {
@@ -143,8 +145,8 @@ func (w *world) close(tidy bool) error {
 	if w.cluster != nil {
 		problems = append(problems, w.cluster.Close())
 	}
-	if w.postgres != nil {
-		problems = append(problems, w.postgres.Close())
+	if w.server != nil {
+		problems = append(problems, w.server.Close())
 	}
 	return errors.Join(problems...)
 }

@@ -1,0 +1,128 @@
+package mysql
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/gorm-inbox/inbox/internal/store/mysql/mysqldialect"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// Accounts are the users of MySQL that Grants grants to, as name or name@host. The host of a name alone is "%". An
+// empty name leaves that account out.
+type Accounts struct {
+	// Application accepts messages, runs handlers, cleans up, and serves the dashboard.
+	Application string
+	// Operator runs inboxctl.
+	Operator string
+	// Reader reads everything except the contents of messages and rejected records.
+	Reader string
+}
+
+// privileges are the rights that each account needs on a table. An insert that passes over known rows sets a column to
+// itself, and needs the right to update that one. The right to reference shows the columns to the check of the tables.
+type privileges struct {
+	table                         string
+	application, operator, reader string
+}
+
+// privilegesOn returns the privileges on all tables. No account may change or delete an audit row.
+func privilegesOn(n models.Naming) []privileges {
+	const everything = "SELECT, INSERT, UPDATE, DELETE"
+	return []privileges{
+		{n.Messages(), "SELECT, INSERT, UPDATE (`id`), DELETE", "SELECT, DELETE",
+			"REFERENCES, SELECT (`id`, `namespace`, `number`, `transport_name`, `type`, `source`, `content_type`, `received_at`)"},
+		{n.HandlerStatuses(), everything, "SELECT, UPDATE, DELETE", "SELECT"},
+		{n.RejectedMessages(), "SELECT, INSERT, UPDATE (`id`, `reason`, `published_at`, `requested_by`, `requested_at`), DELETE",
+			"SELECT, UPDATE (`requested_by`, `requested_at`), DELETE",
+			"REFERENCES, SELECT (`id`, `channel`, `topic`, `partition`, `record_offset`, `record_timestamp`, `reason`, `rejected_at`, " +
+				"`published_at`, `requested_by`, `requested_at`)"},
+		{n.Gaps(), "SELECT, INSERT, UPDATE", "SELECT", "SELECT"},
+		{n.PartitionRequests(), everything, everything, "SELECT"}, // an operator's replaces an earlier one
+		{n.Requests(), everything, "SELECT, INSERT, DELETE", // an operator's cleanup deletes old ones
+			"REFERENCES, SELECT (`id`, `kind`, `target`, `actor`, `requested_at`, `taken_by`, `taken_at`, `ended_at`, `result`, `problem`)"},
+		{n.Partitions(), everything, "SELECT, DELETE", "SELECT"}, // an operator's cleanup forgets removed ones
+		{n.Locks(), everything, everything, "SELECT"},            // cleanup by hand takes its lease
+		{n.Workers(), everything, "SELECT, DELETE", "SELECT"},
+		{strings.TrimSuffix(n.Workers(), "workers") + "worker_locks", everything, "SELECT, DELETE", "SELECT"},
+		{n.Handlers(), "SELECT, INSERT, UPDATE", "SELECT, INSERT, UPDATE", "SELECT"},
+		{n.Markers(), everything, "SELECT", "SELECT"},
+		{n.Audit(), "SELECT, INSERT", "SELECT, INSERT", "SELECT"},
+		{n.Meta(), "SELECT, INSERT, UPDATE (`key`)", "SELECT", "SELECT"}, // the first start names the tables
+	}
+}
+
+// Grants returns a script that gives accounts the rights that they need on the tables of naming. The accounts and the
+// tables must exist. It takes nothing away, because MariaDB cannot revoke what was never granted.
+func Grants(naming models.Naming, accounts Accounts) (string, error) {
+	if err := naming.Validate(); err != nil {
+		return "", err
+	}
+	var script strings.Builder
+	script.WriteString(grantsHead)
+	tables := privilegesOn(naming)
+	granted := false
+	for _, each := range []struct {
+		comment, account string
+		of               func(privileges) string
+	}{
+		{"-- Accepts, runs handlers, cleans up, and serves the dashboard.", accounts.Application,
+			func(p privileges) string { return p.application }},
+		{"-- Runs inboxctl.", accounts.Operator, func(p privileges) string { return p.operator }},
+		{"-- Reads all but what messages and rejected records carry.", accounts.Reader,
+			func(p privileges) string { return p.reader }},
+	} {
+		if each.account == "" {
+			continue
+		}
+		to, err := quotedAccount(each.account)
+		if err != nil {
+			return "", err
+		}
+		granted = true
+		fmt.Fprintf(&script, "\n%s\n", each.comment)
+		for _, p := range tables {
+			fmt.Fprintf(&script, "GRANT %s ON %s TO %s;\n", each.of(p), quotedTable(p.table), to)
+		}
+	}
+	if !granted {
+		return "", errors.New("no account is named: name the application's, the operators' or the readers'")
+	}
+	if accounts.Application != "" {
+		to, _ := quotedAccount(accounts.Application)
+		fmt.Fprintf(&script, grantsTail, quotedTable(naming.Audit()), to)
+	}
+	return script.String(), nil
+}
+
+const grantsHead = `-- What accounts may do with the tables of one inbox. Run it as a user who may grant, in the
+-- tables' database, and again after each migration. It takes nothing away: an account that
+-- has rights on the whole database keeps them.
+`
+
+const grantsTail = `
+-- Where the option AuditRetention is set, the application deletes audit rows:
+--   GRANT DELETE ON %s TO %s;
+`
+
+// quotedTable quotes a table's name, and the database's before it.
+func quotedTable(name string) string {
+	parts := strings.Split(name, ".")
+	for i, part := range parts {
+		parts[i] = mysqldialect.Dialect.Quoted(part)
+	}
+	return strings.Join(parts, ".")
+}
+
+func quotedAccount(account string) (string, error) {
+	name, host := account, "%"
+	if at := strings.LastIndex(account, "@"); at >= 0 {
+		name, host = account[:at], account[at+1:]
+	}
+	if name == "" || host == "" || strings.ContainsRune(account, 0) {
+		return "", fmt.Errorf("account %q must be name or name@host", account)
+	}
+	quote := func(text string) string { return `'` + strings.NewReplacer(`\`, `\\`, `'`, `''`).Replace(text) + `'` }
+	return quote(name) + "@" + quote(host), nil
+}
