@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 	"gorm.io/gorm"
@@ -158,8 +160,116 @@ func TestRolesCanDoNothingBeyondTheirGrants(t *testing.T) {
 	}
 }
 
+// grantedOnMySQL makes an inbox under names of its own on a server of MySQL's kind, and DSNs of accounts with the rights
+// that the printed script grants.
+func grantedOnMySQL(t *testing.T) (
+	tables models.Naming, application string, run func(as string, args ...string) result, operator, reader string,
+) {
+	t.Helper()
+	owner := testenv.MySQLDSN(t, testenv.MariaDBVariable)
+	tables = models.Naming{Schema: "inbox_" + strings.ReplaceAll(uuid.NewString(), "-", ""), Prefix: "in_"}
+	t.Cleanup(func() { require.NoError(t, testenv.RunMySQL(owner, "DROP DATABASE IF EXISTS "+tables.Schema)) })
+	run = func(as string, args ...string) result {
+		return runWith(t, t.Context(), map[string]string{dsnVariable: as, schemaVariable: tables.Schema, prefixVariable: "in_",
+			actorVariable: "alice"}, "", args...)
+	}
+	out := run(owner, "migrate", "up", "--inbox", "test")
+	require.Zero(t, out.code, out.errOut)
+	at := func(dsn string) string { // accounts need a database to connect to: that of the tables
+		dsn, err := testenv.OnMySQLDatabase(dsn, tables.Schema)
+		require.NoError(t, err)
+		return dsn
+	}
+	app, application := testenv.MySQLAccount(t, owner)
+	ops, operator := testenv.MySQLAccount(t, owner)
+	read, reader := testenv.MySQLAccount(t, owner)
+	for range 2 { // the script may be run repeatedly
+		printed := runWith(t, t.Context(), nil, "", "grants", "--dialect", "mysql", "--schema", tables.Schema, "--prefix", "in_",
+			"--application", app, "--operator", ops, "--reader", read+"@%")
+		require.Zero(t, printed.code, printed.errOut)
+		require.NoError(t, testenv.RunMySQL(owner, (models.Migration{SQL: printed.out}).Statements()...))
+	}
+	return tables, at(application), run, at(operator), at(reader)
+}
+
+func TestGrantsSufficeForEachAccountOfMySQL(t *testing.T) {
+	t.Parallel()
+	tables, application, run, operator, reader := grantedOnMySQL(t)
+	done := func(as string, args ...string) result {
+		t.Helper()
+		out := run(as, args...)
+		require.Zero(t, out.code, "%v: %s", args, out.errOut)
+		return out
+	}
+	refused := func(as string, args ...string) {
+		t.Helper()
+		out := run(as, args...)
+		require.Equal(t, exitFailed, out.code, "%v: %s", args, out.out)
+		require.Contains(t, out.errOut, "denied", "%v", args)
+	}
+	poisons := func(_ context.Context, m inboxtest.Bytes) error {
+		if m.ID != "fine" {
+			return handler.Poison(errors.New("boom"))
+		}
+		return nil
+	}
+	ib, err := inbox.New("test", testenv.OpenMySQL(t, application), inboxtest.Brisk(),
+		inbox.Configure(func(o *inbox.Options) { o.Schema, o.TablePrefix = tables.Schema, tables.Prefix }),
+		inboxtest.Handlers(inboxtest.Do(failing, poisons, handler.LegacyKeys("before")),
+			inboxtest.Tx(fine, func(context.Context, *gorm.DB, inboxtest.Bytes) error { return nil })))
+	require.NoError(t, err)
+	end := inboxtest.Start(t, ib)
+	inboxtest.Accept(t, ib, "fine", "a", "b", "c")
+	inboxtest.Accept(t, ib, "fine", "a") // duplicates
+	var poisoned []models.HandlerStatus
+	inboxtest.Eventually(t, func() bool {
+		require.NoError(t, ib.DB().Clauses(ib.Tables()).Where("is_poisoned").Order("message_id").Find(&poisoned).Error)
+		return len(poisoned) == 3
+	}, "three messages are poisoned")
+	require.NoError(t, ib.Pause(t.Context(), fine))
+	require.NoError(t, ib.Resume(t.Context(), fine))
+	end()
+	_, err = ib.Cleanup(t.Context())
+	require.NoError(t, err)
+
+	record := "00000000-0000-7000-8000-000000000001"
+	require.NoError(t, ib.DB().Clauses(ib.Tables()).Create(&models.RejectedMessage{ID: record, Channel: "c",
+		Topic: "orders", Timestamp: inboxtest.Noon,
+		Value: []byte("x"), Headers: "[]", Reason: "bad", RejectedAt: inboxtest.Noon}).Error)
+	for _, args := range [][]string{{"status"}, {"list"}, {"failures"}, {"handlers"}, {"handler", failing}, {"workers"}, {"locks"},
+		{"gaps"}, {"markers", "a"}, {"audit"}, {"migrate", "status"}} {
+		done(reader, args...)
+		done(operator, args...)
+	}
+	for _, args := range [][]string{
+		{"show", "a"}, {"rejected", "list"}, {"rejected", "show", record},
+		{"rejected", "accept", record}, {"rejected", "delete", record, "--confirm", record}, {"pause", failing}, {"resume", failing},
+		{"retry", poisoned[0].ID}, {"delete", "b", "--confirm", "b"}, {"discard", poisoned[2].ID},
+		{"cleanup", "--retention", "30d", "--yes"},
+	} {
+		refused(reader, args...)
+		done(operator, args...)
+	}
+	refused(operator, "migrate", "up", "--inbox", "test", "--prefix", "others_")
+
+	messages := tables.Schema + ".in_messages"
+	for as, statements := range map[string][]string{
+		application: {"UPDATE " + messages + " SET content = ''", "UPDATE " + tables.Schema + ".in_meta SET value = ''"},
+		operator:    {"INSERT INTO " + messages + " (id) VALUES ('m')", "UPDATE " + messages + " SET content = ''"},
+		reader:      {"SELECT content FROM " + messages, "DELETE FROM " + messages},
+	} {
+		db := testenv.OpenMySQL(t, as)
+		for _, statement := range append(statements, "UPDATE "+tables.Schema+".in_audit SET actor = 'bob'",
+			"DELETE FROM "+tables.Schema+".in_audit", "TRUNCATE "+messages, "DROP TABLE "+messages,
+			"ALTER TABLE "+messages+" ADD COLUMN x int", "CREATE TABLE "+tables.Schema+".x (a int)") {
+			require.ErrorContains(t, db.Exec(statement).Error, "denied", statement)
+		}
+	}
+}
+
 func TestGrantsNameRoles(t *testing.T) {
-	for _, args := range [][]string{{"grants"}, {"grants", "--application", "public"},
+	for _, args := range [][]string{{"grants", "--dialect", "sqlite", "--reader", "r"}, {"grants", "--dialect", "mysql"},
+		{"grants", "--dialect", "mysql", "--reader", "@%"}, {"grants"}, {"grants", "--application", "public"},
 		{"grants", "--reader", "r", "--schema", "a b"}} {
 		require.Equal(t, exitMisuse, runWith(t, t.Context(), nil, "", args...).code, "%v", args)
 	}

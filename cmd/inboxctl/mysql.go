@@ -41,7 +41,7 @@ const badParameter = dialect.DSNError("the DSN sets something that the server do
 var quotesSetting = []uint16{1193, 1064, 1232, 1231, 1115, 1273}
 
 // mysqlForm requires what no other database's DSN has: a user, or a network with an address, before the last slash.
-var mysqlForm = regexp.MustCompile(`^(?s)(.*@([a-z0-9]+(\([^()]*\))?)?|[a-z0-9]+\([^()]*\))/[^/]*$`)
+var mysqlForm = regexp.MustCompile(`^(?s)(.*@((tcp[46]?|unix)(\([^()]*\))?)?|(tcp[46]?|unix)\([^()]*\))/[^/]*$`)
 
 // mysqlDialector connects with a parsed configuration. Times are in UTC, whatever the DSN says of them.
 func mysqlDialector(dsn string, opening dialect.Opening) (gorm.Dialector, error) {

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"gorm.io/gorm"
 
-	"github.com/gorm-inbox/inbox/internal/store/mysql/mysqldialect"
+	"github.com/gorm-inbox/inbox/internal/store/mysql"
 	"github.com/gorm-inbox/inbox/internal/store/postgres"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/models"
@@ -34,7 +34,25 @@ var environments = []*environment{
 
 // onMySQL is MySQL or MariaDB.
 var onMySQL = &environment{dialect: "mysql", dsn: testenv.AnyMySQLDSN, open: testenv.OpenMySQL,
-	identity: "bigint AUTO_INCREMENT PRIMARY KEY"}
+	application: func(t testing.TB, dsn string) string {
+		account, as := testenv.MySQLAccount(t, dsn)
+		grantOnMySQL(t, dsn, mysql.Accounts{Application: account})
+		return as
+	},
+	operator: func(t testing.TB, dsn string) string {
+		account, as := testenv.MySQLAccount(t, dsn)
+		grantOnMySQL(t, dsn, mysql.Accounts{Operator: account})
+		return as
+	},
+	identity: "bigint AUTO_INCREMENT PRIMARY KEY",
+}
+
+func grantOnMySQL(t testing.TB, dsn string, accounts mysql.Accounts) {
+	t.Helper()
+	script, err := mysql.Grants(models.Naming{}, accounts)
+	require.NoError(t, err)
+	require.NoError(t, testenv.RunMySQL(dsn, (models.Migration{SQL: script}).Statements()...))
+}
 
 var onPostgres = &environment{dialect: "postgres", dsn: testenv.PostgresDSN, open: testenv.OpenPostgres,
 	application: func(t testing.TB, dsn string) string {
@@ -47,18 +65,6 @@ var onPostgres = &environment{dialect: "postgres", dsn: testenv.PostgresDSN, ope
 		return as
 	},
 	identity: "bigserial PRIMARY KEY",
-}
-
-// AddMySQL has OnEach run on MariaDB, too, with the dialector of gorm.io/driver/mysql. A test's package calls it before
-// its tests. This module itself has no tests on MySQL, because it does not need the driver.
-func AddMySQL(dialector func(dsn string) gorm.Dialector) {
-	environments = append(environments, &environment{dialect: mysqldialect.Dialect.Name,
-		dsn: func(t testing.TB) string { return testenv.MySQLDSN(t, testenv.MariaDBVariable) },
-		open: func(t testing.TB, dsn string) *gorm.DB {
-			return testenv.Open(t, dialector(dsn), gorm.Config{})
-		},
-		identity: "bigint AUTO_INCREMENT PRIMARY KEY",
-	})
 }
 
 // of returns the environment of a dialect.

@@ -72,6 +72,16 @@ func MySQLDSN(t testing.TB, variable string) string {
 	return dsn
 }
 
+// MySQLAccount makes an account that may log in from anywhere but has no rights on any table. It returns its name, and a
+// DSN with it. The account is dropped when the test ends.
+func MySQLAccount(t testing.TB, dsn string) (account, as string) {
+	t.Helper()
+	account = "inbox_test_" + randomHex(t)
+	require.NoError(t, RunMySQL(dsn, "CREATE USER '"+account+"'@'%' IDENTIFIED BY 'secret'"))
+	t.Cleanup(func() { require.NoError(t, RunMySQL(dsn, "DROP USER '"+account+"'@'%'")) })
+	return account, account + ":secret@" + dsn[strings.LastIndex(dsn[:strings.LastIndex(dsn, "/")], "@")+1:]
+}
+
 // OnMySQLDatabase returns a DSN with another database, whose name is between the last slash and the parameters.
 func OnMySQLDatabase(dsn, name string) (string, error) {
 	slash := strings.LastIndex(dsn, "/")

@@ -16,6 +16,9 @@ import (
 	"gorm.io/gorm/logger"
 )
 
+// The driver of MySQL would print a line for each lost connection, besides its error.
+func init() { _ = driver.SetLogger(&driver.NopLogger{}) }
+
 // isMySQL reports whether a DSN names a MySQL or MariaDB.
 func isMySQL(dsn string) bool {
 	_, err := driver.ParseDSN(dsn)

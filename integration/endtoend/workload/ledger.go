@@ -57,17 +57,34 @@ type Progress struct {
 // Ended returns how many statuses and records are finished.
 func (p Progress) Ended() int { return p.Completed + p.Poisoned + p.Rejected }
 
+// progressQuery returns a row for what is there and one for what was deleted. It does not read the views, which some
+// servers build completely before they count.
 const progressQuery = `
-SELECT (SELECT count(*) FROM job_messages), count(completed_at), count(CASE WHEN is_poisoned THEN 1 END),
+SELECT (SELECT count(*) FROM inbox_messages WHERE type = '` + JobType + `'), count(completed_at), count(CASE WHEN is_poisoned THEN 1 END),
 	count(CASE WHEN completed_at IS NULL AND NOT is_poisoned THEN 1 END), count(processing_started_at),
-	(SELECT count(*) FROM inbox_rejected_messages), (SELECT count(*) FROM deleted_messages)
-FROM job_statuses`
+	(SELECT count(*) FROM inbox_rejected_messages), 0
+FROM inbox_handler_statuses WHERE handler_key IN ('` + EffectKey + `', '` + RunKey + `')
+UNION ALL
+SELECT (SELECT count(*) FROM deleted_messages WHERE type = '` + JobType + `'), count(completed_at), count(CASE WHEN is_poisoned THEN 1 END),
+	count(CASE WHEN completed_at IS NULL AND NOT is_poisoned THEN 1 END), count(processing_started_at),
+	0, (SELECT count(*) FROM deleted_messages)
+FROM deleted_statuses WHERE handler_key IN ('` + EffectKey + `', '` + RunKey + `')`
 
 // ReadProgress reads the progress from the database.
-func ReadProgress(ctx context.Context, db *sql.DB) (Progress, error) {
-	var p Progress
-	err := db.QueryRowContext(ctx, progressQuery).Scan(&p.Messages, &p.Completed, &p.Poisoned, &p.Pending, &p.Processing,
-		&p.Rejected, &p.Deleted)
+func ReadProgress(ctx context.Context, db *sql.DB) (p Progress, err error) {
+	err = each(ctx, db, func(rows *sql.Rows) error {
+		var part Progress
+		err := rows.Scan(&part.Messages, &part.Completed, &part.Poisoned, &part.Pending, &part.Processing, &part.Rejected,
+			&part.Deleted)
+		p.Messages += part.Messages
+		p.Completed += part.Completed
+		p.Poisoned += part.Poisoned
+		p.Pending += part.Pending
+		p.Processing += part.Processing
+		p.Rejected += part.Rejected
+		p.Deleted += part.Deleted
+		return err
+	}, progressQuery)
 	if err != nil {
 		return p, fmt.Errorf("read progress: %w", err)
 	}
