@@ -160,8 +160,8 @@ func TestRolesCanDoNothingBeyondTheirGrants(t *testing.T) {
 	}
 }
 
-// grantedOnMySQL makes an inbox under names of its own on a server of MySQL's kind, and DSNs of accounts with the rights
-// that the printed script grants.
+// grantedOnMySQL makes an inbox under names of its own on MariaDB, and DSNs of accounts with the rights that the
+// printed script grants.
 func grantedOnMySQL(t *testing.T) (
 	tables models.Naming, application string, run func(as string, args ...string) result, operator, reader string,
 ) {

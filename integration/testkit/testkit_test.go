@@ -1,4 +1,4 @@
-// Package testkit runs the users' test kit, fxtest, on a server of MySQL's kind. The module of the kit has no driver for it.
+// Package testkit runs the users' test kit, fxtest, on MariaDB. The module of the kit has no driver for it.
 package testkit
 
 import (

@@ -72,8 +72,8 @@ func MySQLDSN(t testing.TB, variable string) string {
 	return dsn
 }
 
-// MySQLAccount makes an account that may log in from anywhere but has no rights on any table. It returns its name, and a
-// DSN with it. The account is dropped when the test ends.
+// MySQLAccount makes an account that may log in from anywhere but has no rights on any table. It returns its name, and
+// a DSN with it. The account is dropped when the test ends.
 func MySQLAccount(t testing.TB, dsn string) (account, as string) {
 	t.Helper()
 	account = "inbox_test_" + randomHex(t)

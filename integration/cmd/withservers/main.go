@@ -4,9 +4,9 @@
 //	go run ./cmd/withservers -- go test ./...
 //
 // A server that INBOX_TEST_POSTGRES, INBOX_TEST_MARIADB, INBOX_TEST_MYSQL, INBOX_TEST_KAFKA or
-// INBOX_TEST_REDIS already names is used as it is, and must answer. A server that this machine does not have is named in a line and left out:
-// its variable stays empty, and the variable with the suffix _MISSING says why. Under
-// INBOX_TEST_REQUIRE=1 or CI=true, withservers fails instead.
+// INBOX_TEST_REDIS already names is used as it is, and must answer. A server that this machine does
+// not have is named in a line and left out: its variable stays empty, and the variable with the suffix
+// _MISSING says why. Under INBOX_TEST_REQUIRE=1 or CI=true, withservers fails instead.
 //
 // The exit status is the command's. It is 1 when a required server is missing or a server does not
 // start. It is 128 plus the signal's number when a signal killed the command, as in a shell.

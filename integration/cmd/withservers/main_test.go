@@ -166,7 +166,8 @@ func withservers(t *testing.T, environment []string, arguments ...string) (outpu
 func prepare(environment []string, arguments ...string) *exec.Cmd {
 	command := exec.Command(os.Args[0], append([]string{"--"}, arguments...)...)
 	command.Env = append(os.Environ(), commandEnv+"=1", testenv.RequireVariable+"=", "CI=")
-	for _, variable := range []string{servers.PostgresEnv, servers.MariaDBEnv, servers.MySQLEnv, servers.KafkaEnv, servers.RedisEnv} {
+	for _, variable := range []string{servers.PostgresEnv, servers.MariaDBEnv, servers.MySQLEnv, servers.KafkaEnv,
+		servers.RedisEnv} {
 		command.Env = append(command.Env, variable+"=", variable+servers.MissingSuffix+"=")
 	}
 	command.Env = append(command.Env, environment...)
