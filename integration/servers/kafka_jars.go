@@ -66,7 +66,9 @@ func findJars() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return fetchWithMaven(filepath.Join(cache, "inbox-test"), "kafka-"+KafkaVersion, kafkaProject, nil)
+	return fetched(filepath.Join(cache, "inbox-test"), "kafka-"+KafkaVersion, func(work, jars, log string) error {
+		return copyWithMaven(kafkaProject, work, jars, log)
+	})
 }
 
 // findJava returns the first Java in JAVA_HOME or on the PATH that is new enough.

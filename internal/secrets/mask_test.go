@@ -15,6 +15,8 @@ func TestPasswordsAreMasked(t *testing.T) {
 		"postgres://u:p@h/d":                 "postgres://u:xxxxx@h/d",
 		"postgres://u:p@ss@h/d and more":     "postgres://u:xxxxx@h/d and more",
 		"http://h:80/a":                      "http://h:80/a",
+		"u:p@tcp(h:3306)/d?x=y":              "u:xxxxx@tcp(h:3306)/d?x=y",
+		"open u:p@s/s@unix(/run/s)/d: no":    "open u:xxxxx@unix(/run/s)/d: no",
 		"password=p host=h":                  "password=xxxxx host=h",
 		"PASSWORD = 'p q' host":              "PASSWORD = xxxxx host",
 		"?sslpassword=p&x=y":                 "?sslpassword=xxxxx&x=y",
