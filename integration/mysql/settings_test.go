@@ -103,3 +103,15 @@ func checkDatabaseThatGivesOneRowToTwoClaimsIsRefused(t *testing.T, open opener)
 	_, err = st.CheckIsolation(t.Context(), sql.LevelDefault)
 	require.ErrorContains(t, err, "gives a row that one transaction has locked to another one")
 }
+
+func TestSessionOfTheApplicationStaysAsItIs(t *testing.T) { onEach(t, checkSessionOfTheApplicationStaysAsItIs) }
+
+func checkSessionOfTheApplicationStaysAsItIs(t *testing.T, open opener) {
+	db := open(t)
+	before := db.Statement.ConnPool
+	storetest.Migrated(t, db)
+	require.Same(t, before, db.Statement.ConnPool)
+	var text string
+	require.NoError(t, db.Raw(`SELECT "a $1"`).Scan(&text).Error)
+	require.Equal(t, "a $1", text)
+}

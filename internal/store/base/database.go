@@ -59,7 +59,7 @@ func NewDatabase(db *gorm.DB, naming models.Naming, isolation *sql.TxOptions, op
 	}
 	db = db.Session(&gorm.Session{NewDB: true}) // no inherited clauses, no dry run
 	if of.Pool != nil {
-		db = db.Session(&gorm.Session{})
+		db = db.Session(&gorm.Session{NewDB: true, Context: db.Statement.Context}) // a statement of its own
 		db.Statement.ConnPool = of.Pool(db.Statement.ConnPool)
 	}
 	d := Database{DB: db, naming: naming, latest: latest, names: new(atomic.Pointer[names]), Singles: store.NewSingles(db),
