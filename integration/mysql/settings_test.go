@@ -104,7 +104,9 @@ func checkDatabaseThatGivesOneRowToTwoClaimsIsRefused(t *testing.T, open opener)
 	require.ErrorContains(t, err, "gives a row that one transaction has locked to another one")
 }
 
-func TestSessionOfTheApplicationStaysAsItIs(t *testing.T) { onEach(t, checkSessionOfTheApplicationStaysAsItIs) }
+func TestSessionOfTheApplicationStaysAsItIs(t *testing.T) {
+	onEach(t, checkSessionOfTheApplicationStaysAsItIs)
+}
 
 func checkSessionOfTheApplicationStaysAsItIs(t *testing.T, open opener) {
 	db := open(t)
