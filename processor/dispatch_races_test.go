@@ -27,6 +27,9 @@ func acceptMeanwhile(ib *inbox.Inbox, id string) <-chan error {
 	return over
 }
 
+// farAway is when a lock expires that another worker keeps.
+var farAway = time.Date(2999, 1, 1, 0, 0, 0, 0, time.UTC)
+
 // heldAccept starts an accept that commits, with its status claimed, and whose response arrives
 // only when open is called. The inbox must dispatch locally.
 func heldAccept(t *testing.T, ib *inbox.Inbox, gate *commitGate, id string) (over <-chan error, open func()) {
@@ -114,8 +117,8 @@ func TestStatusesDispatchedWhenTheLockIsLostAreReleased(t *testing.T) {
 		ib := startDispatching(t, db, exclusiveMode(), renewing, inboxtest.Handlers(inboxtest.Do("h", ran.note)))
 		over, open := heldAccept(t, ib, gate, "1")
 		// Another worker holds the lock, and keeps it.
-		inboxtest.Exec(t, d.DB, "UPDATE inbox_locks SET owner_id = ?, expires_at = '2999-01-01 00:00:00.000000+00:00' WHERE name = ?",
-			vanishing, lockName)
+		inboxtest.Exec(t, d.DB, "UPDATE inbox_locks SET owner_id = ?, expires_at = ? WHERE name = ?",
+			vanishing, farAway, lockName)
 		inboxtest.Eventually(t, func() bool { return !ib.Health().Processor.HoldsLock }, "it has lost the lock")
 		inboxtest.Accept(t, ib, "2")
 		require.EqualValues(t, 1, inboxtest.Status(t, ib, "2", "h").Version)

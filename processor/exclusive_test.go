@@ -319,8 +319,7 @@ func TestLostClaimsAreReleasedWithoutTheLock(t *testing.T) {
 		require.NoError(t, ib.Resume(context.Background(), "h"))
 		inboxtest.Eventually(t, func() bool { return ib.Health().Processor.Conditions["claiming"] != nil }, "a claim failed")
 		inboxtest.Exec(t, d.DB,
-			"UPDATE inbox_locks SET owner_id = ?, expires_at = '2999-01-01 00:00:00.000000+00:00' WHERE name = ?", vanishing,
-			lockName)
+			"UPDATE inbox_locks SET owner_id = ?, expires_at = ? WHERE name = ?", vanishing, farAway, lockName)
 		inboxtest.Eventually(t, func() bool { return !holdsLock(ib) }, "it noticed")
 		inboxtest.Exec(t, d.DB, "ALTER TABLE hidden RENAME TO inbox_messages")
 		inboxtest.Eventually(t, func() bool {

@@ -75,68 +75,82 @@ var errKnown = errors.New("a message is known")
 
 // Accept first takes all messages for new, as they mostly are. Only if one is known does it begin again and look which.
 func (s *Store) Accept(ctx context.Context, batch store.AcceptBatch) ([]store.Accepted, error) {
-	accepted, err := base.AcceptRetrying(ctx, s.Transaction, newOnly{s}, batch, nil)
+	accepted, err := base.AcceptRetrying(ctx, s.Transaction, &accept{Store: s, newOnly: true}, batch, nil)
 	if errors.Is(err, errKnown) {
-		return base.AcceptRetrying(ctx, s.Transaction, s, batch, nil)
+		return base.AcceptRetrying(ctx, s.Transaction, &accept{Store: s}, batch, nil)
 	}
 	return accepted, err
 }
 
-// newOnly is a store that accepts new messages only.
-type newOnly struct{ *Store }
+// accept is a store during one accept. It reads the clock once: what is claimed for the worker was received when its
+// statuses were created.
+type accept struct {
+	*Store
+	newOnly bool // fails with errKnown if a message is known
+	at      time.Time
+}
 
-func (n newOnly) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage, _ []base.StatusRow,
-	_ string, now time.Time,
+func (a *accept) clock(ctx context.Context, pool gorm.ConnPool, now time.Time) (time.Time, error) {
+	var err error
+	if a.at.IsZero() {
+		a.at, err = a.ClockIn(ctx, pool, now)
+	}
+	return a.at, err
+}
+
+func (s *Store) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage,
+	statuses []base.StatusRow, worker string, now time.Time,
 ) (inserted []base.StoredNumber, claimedAt time.Time, err error) {
-	_, err = n.insert(ctx, pool, messages, now)
-	if store.IsUniqueViolation(err) {
-		err = errKnown
-	}
-	if err == nil {
-		inserted, err = n.numbers(ctx, pool, numbersSQL, messages)
-	}
-	return inserted, time.Time{}, err
+	return (&accept{Store: s}).InsertNew(ctx, pool, messages, statuses, worker, now)
 }
 
 // InsertNew locks the messages that are known and inserts the others. If another accept has inserted one in between, it
 // goes on with those that are left.
-func (s *Store) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage, _ []base.StatusRow,
+func (a *accept) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage, _ []base.StatusRow,
 	_ string, now time.Time,
 ) (inserted []base.StoredNumber, claimedAt time.Time, err error) {
+	at, err := a.clock(ctx, pool, now)
+	if err != nil {
+		return nil, time.Time{}, err
+	}
 	var ours []*store.NewMessage
 	for try := 1; ; try++ {
-		known, err := s.numbers(ctx, pool, lockMessagesSQL, messages)
-		if err != nil {
-			return nil, time.Time{}, err
+		fresh := messages
+		if !a.newOnly {
+			if fresh, err = a.unknown(ctx, pool, messages); err != nil {
+				return nil, time.Time{}, err
+			}
 		}
-		is := make(map[base.Identity]bool, len(known))
-		for _, k := range known {
-			is[k.Identity] = true
-		}
-		fresh := slices.DeleteFunc(slices.Clone(messages), func(m *store.NewMessage) bool { return is[base.IdentityOf(m)] })
-		n, err := s.insert(ctx, pool, fresh, now)
+		n, err := a.insert(ctx, pool, fresh, at)
 		ours, messages = append(ours, fresh[:n]...), fresh[n:]
 		switch {
 		case err == nil:
-			inserted, err = s.numbers(ctx, pool, numbersSQL, ours)
+			inserted, err = a.numbers(ctx, pool, numbersSQL, ours)
 			return inserted, time.Time{}, err
 		case !store.IsUniqueViolation(err) || try == collidingTries:
 			return nil, time.Time{}, err
+		case a.newOnly:
+			return nil, time.Time{}, errKnown
 		}
 	}
 }
 
+// unknown locks the messages that are known and returns the others.
+func (a *accept) unknown(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage) (
+	[]*store.NewMessage, error,
+) {
+	known, err := a.numbers(ctx, pool, lockMessagesSQL, messages)
+	is := make(map[base.Identity]bool, len(known))
+	for _, k := range known {
+		is[k.Identity] = true
+	}
+	return slices.DeleteFunc(slices.Clone(messages), func(m *store.NewMessage) bool { return is[base.IdentityOf(m)] }), err
+}
+
 // insert returns how many of the messages it has inserted, also with an error.
-func (s *Store) insert(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage, now time.Time) (
+func (s *Store) insert(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage, received time.Time) (
 	done int, err error,
 ) {
-	if len(messages) == 0 {
-		return 0, nil
-	}
-	received, err := s.ClockIn(ctx, pool, now)
-	if err != nil {
-		return 0, err
-	}
 	for done < len(messages) {
 		left := messages[done:]
 		fits, size := 0, 0
@@ -226,13 +240,19 @@ func (s *Store) LockKnown(ctx context.Context, pool gorm.ConnPool, messages []*s
 func (s *Store) InsertStatuses(ctx context.Context, pool gorm.ConnPool, statuses []base.StatusRow, worker string,
 	now time.Time,
 ) (added []string, claimedAt time.Time, err error) {
-	created, err := s.ClockIn(ctx, pool, now)
+	return (&accept{Store: s}).InsertStatuses(ctx, pool, statuses, worker, now)
+}
+
+func (a *accept) InsertStatuses(ctx context.Context, pool gorm.ConnPool, statuses []base.StatusRow, worker string,
+	now time.Time,
+) (added []string, claimedAt time.Time, err error) {
+	created, err := a.clock(ctx, pool, now)
 	if err != nil {
 		return nil, time.Time{}, err
 	}
 	claims := worker != "" && slices.ContainsFunc(statuses, func(row base.StatusRow) bool { return row.Claim })
 	if claims {
-		if claims, err = s.lockWorker(ctx, pool, worker, true); err != nil {
+		if claims, err = a.lockWorker(ctx, pool, worker, true); err != nil {
 			return nil, time.Time{}, err
 		}
 	}
@@ -250,7 +270,7 @@ func (s *Store) InsertStatuses(ctx context.Context, pool gorm.ConnPool, statuses
 			}
 			args, added = append(args, values...), append(added, row.ID)
 		}
-		if _, err := store.Exec(ctx, pool, s.Text(insertStatusesSQL(n)), args...); err != nil {
+		if _, err := store.Exec(ctx, pool, a.Text(insertStatusesSQL(n)), args...); err != nil {
 			return nil, time.Time{}, err
 		}
 		left = left[n:]

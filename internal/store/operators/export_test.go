@@ -204,6 +204,7 @@ func PlansOf(q Queries) []Planned {
 			"INDEX inbox_rejected_messages_rejected_at (rejected_at>? AND (rejected_at,id)<(?,?))"},
 		{"requestReAccept", requestReAccept, []any{id(7), "ada", now}, "inbox_rejected_messages_pkey", 2, auto +
 			"inbox_rejected_messages_1 (id=?)"},
+		{"hasRejected", hasRejected, []any{id(7)}, "inbox_rejected_messages_pkey", 1, auto + "inbox_rejected_messages_1 (id=?)"},
 		{"takeReAccept", takeReAccept, []any{id(7), now}, "inbox_rejected_messages_requested", 2, auto +
 			"inbox_rejected_messages_1 (id=?)"},
 		{"requestedReAccepts", requestedReAccepts, []any{q.form.Time(time.Time{}), id(0), 1000},
