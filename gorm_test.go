@@ -51,7 +51,7 @@ func TestTablesDirectEachModelToItsInbox(t *testing.T) {
 		}
 		for _, ib := range []*inbox.Inbox{byDefault, other} {
 			var names []models.Meta
-			require.NoError(t, d.DB.Clauses(ib.Tables()).Where("key = 'name'").Find(&names).Error)
+			require.NoError(t, d.DB.Clauses(ib.Tables()).Where(map[string]any{"key": "name"}).Find(&names).Error)
 			require.Equal(t, ib.Name(), names[0].Value)
 
 			var statuses []models.HandlerStatus

@@ -209,12 +209,16 @@ func TestHealthReasonsHoldNoPasswords(t *testing.T) {
 		const text = "cannot connect to postgres://app:hunter2@elsewhere/orders"
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		inboxtest.Accept(t, ib, "1")
-		if d.Dialect == "postgres" {
+		switch d.Dialect {
+		case "mysql":
+			inboxtest.Exec(t, d.DB, "CREATE TRIGGER refuse BEFORE UPDATE ON inbox_handler_statuses FOR EACH ROW "+
+				"SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = '"+text+"'")
+		case "postgres":
 			inboxtest.Exec(t, d.DB, "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION '"+
 				text+"'; END $$")
 			inboxtest.Exec(t, d.DB,
 				"CREATE TRIGGER refuse BEFORE UPDATE ON inbox_handler_statuses FOR EACH ROW EXECUTE FUNCTION refuse()")
-		} else {
+		default:
 			inboxtest.Exec(t, d.DB, "CREATE TRIGGER refuse BEFORE UPDATE ON inbox_handler_statuses BEGIN SELECT RAISE(ABORT, '"+
 				text+"'); END")
 		}

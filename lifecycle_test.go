@@ -126,7 +126,7 @@ func TestStartWarnsAboutASmallPool(t *testing.T) {
 func TestStartLogsLanesSplitByADroppedKey(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		// The statuses come due after the test, so that the inboxes started here only check them.
-		const later = `UPDATE inbox_handler_statuses SET next_attempt_at = '2999-01-01 00:00:00.000000+00:00'`
+		const later = `UPDATE inbox_handler_statuses SET next_attempt_at = ?`
 		accept := func(id string, options ...handler.Option) {
 			ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("mail", inboxtest.Nothing,
 				append(options, handler.Ordered())...)))
@@ -134,7 +134,7 @@ func TestStartLogsLanesSplitByADroppedKey(t *testing.T) {
 			m.OrderingKey = []byte("k")
 			_, err := ib.Accept(context.Background(), m)
 			require.NoError(t, err)
-			inboxtest.Exec(t, d.DB, later)
+			inboxtest.Exec(t, d.DB, later, time.Date(2999, 1, 1, 0, 0, 0, 0, time.UTC))
 		}
 		warnedKeys := func(handlers ...*inbox.HandlerSpec) (keys []string) {
 			log, logs := inboxtest.Observe()
@@ -205,7 +205,7 @@ func TestStartAndStopEachLogOneLine(t *testing.T) {
 				return l.Message != "inbox: started" && l.Message != "inbox: stopped"
 			})
 			require.Len(t, info, 2)
-			mode := map[string]string{"sqlite": "exclusive", "postgres": "competing"}[d.DB.Dialector.Name()]
+			mode := map[string]string{"sqlite": "exclusive", "postgres": "competing", "mysql": "competing"}[d.DB.Dialector.Name()]
 			require.Equal(t, zap.InfoLevel, info[0].Level)
 			require.Equal(t, map[string]any{"inbox": "orders", "mode": mode, "handler_keys": []any{"a", "b", "d"},
 				"worker": worker, "schema": "", "table_prefix": "lines_",

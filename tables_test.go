@@ -15,8 +15,11 @@ import (
 
 // otherDatabase opens a new database of the same dialect.
 func otherDatabase(t *testing.T, d *inboxtest.Database) *gorm.DB {
-	if d.Dialect == "postgres" {
+	switch d.Dialect {
+	case "postgres":
 		return testenv.Postgres(t)
+	case "mysql":
+		return testenv.OpenMySQL(t, testenv.AnyMySQLDSN(t))
 	}
 	return testenv.SQLite(t)
 }

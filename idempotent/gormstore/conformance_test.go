@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	"gorm.io/driver/mysql"
 	"gorm.io/driver/postgres"
 	"gorm.io/driver/sqlite"
 	"gorm.io/gorm"
@@ -41,6 +42,9 @@ func TestMain(m *testing.M) {
 // die runs a message, prints that it is within the body, and waits to be killed.
 func die() {
 	dialector := postgres.Open(os.Getenv(doomed + "_DSN"))
+	if os.Getenv(doomed) == "mysql" {
+		dialector = mysql.Open(os.Getenv(doomed + "_DSN"))
+	}
 	if os.Getenv(doomed) == "sqlite" {
 		dialector = sqlite.Dialector{DriverName: "sqlite", DSN: os.Getenv(doomed + "_DSN")}
 	}

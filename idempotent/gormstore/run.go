@@ -286,10 +286,20 @@ func (s *Store) checkTx(tx *gorm.DB) error {
 	return nil
 }
 
+// depthKey is the key of how many runs ctx is in that have joined a transaction. Each has a savepoint of another name:
+// on MySQL a savepoint replaces an older one of its name.
+type depthKey struct{}
+
 // join runs the body in the caller's transaction. A savepoint is set before the marker. So a body that fails undoes its
 // marker, too, even if the caller commits. So does a body that panics, which a caller may recover from.
 func (s *Store) join(ctx context.Context, tx *gorm.DB, w work) (duplicate bool, err error) {
-	if err := s.execSavepoint(ctx, tx, "SAVEPOINT inbox_marker"); err != nil {
+	depth, _ := ctx.Value(depthKey{}).(int)
+	ctx = context.WithValue(ctx, depthKey{}, depth+1)
+	savepoint := "SAVEPOINT inbox_marker"
+	if depth > 0 {
+		savepoint = fmt.Sprintf("%s_%d", savepoint, depth)
+	}
+	if err := s.execSavepoint(ctx, tx, savepoint); err != nil {
 		return false, naming(w.Key, err)
 	}
 	undo := true
@@ -297,7 +307,7 @@ func (s *Store) join(ctx context.Context, tx *gorm.DB, w work) (duplicate bool, 
 		if !undo {
 			return
 		}
-		undoErr := s.execSavepoint(ctx, tx, "ROLLBACK TO SAVEPOINT inbox_marker", "RELEASE SAVEPOINT inbox_marker")
+		undoErr := s.execSavepoint(ctx, tx, "ROLLBACK TO "+savepoint, "RELEASE "+savepoint)
 		if undoErr != nil {
 			// For instance rows that the body left open prevent the rollback to the savepoint. They would not prevent
 			// the caller's commit, so the whole transaction is rolled back.
@@ -317,7 +327,7 @@ func (s *Store) join(ctx context.Context, tx *gorm.DB, w work) (duplicate bool, 
 		}
 		committed = statements.Committed
 	}
-	if err := s.execSavepoint(ctx, tx, "RELEASE SAVEPOINT inbox_marker"); err != nil {
+	if err := s.execSavepoint(ctx, tx, "RELEASE "+savepoint); err != nil {
 		return false, naming(w.Key, err)
 	}
 	undo = false

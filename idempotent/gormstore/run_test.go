@@ -268,6 +268,9 @@ func TestLockTimeoutAppliesOnlyToTheMarker(t *testing.T) {
 
 func TestUniqueViolationInTheBodyIsAFailure(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		if d.Dialect == "mysql" {
+			return // it judges constraints at once
+		}
 		r := newRig(t, d)
 		inboxtest.Exec(t, d.DB, `CREATE TABLE accounts (id varchar(200) PRIMARY KEY)`)
 		inboxtest.Exec(t, d.DB, `INSERT INTO accounts VALUES ('1')`)
@@ -331,6 +334,9 @@ func TestAbortedTransactionIsAFailure(t *testing.T) {
 // A deferred constraint refuses the commit; nothing may remain on the connection.
 func TestRefusedCommitIsAFailure(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		if d.Dialect == "mysql" {
+			return // it judges constraints at once
+		}
 		r := newRig(t, d)
 		inboxtest.Exec(t, d.DB, `CREATE TABLE accounts (id varchar(200) PRIMARY KEY)`)
 		inboxtest.Exec(t, d.DB,

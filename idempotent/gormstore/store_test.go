@@ -110,16 +110,16 @@ func TestUnstorableValuesAreRefused(t *testing.T) {
 
 type unheardOf struct{ gorm.Dialector }
 
-func (unheardOf) Name() string { return "mysql" }
+func (unheardOf) Name() string { return "oracle" }
 
 func TestUnusableDatabasesAndOptionsAreErrors(t *testing.T) {
 	_, err := gormstore.New(nil)
 	require.ErrorContains(t, err, "no database")
 
 	db := testenv.SQLite(t)
-	mysql := testenv.Open(t, unheardOf{sqlite.Dialector{DriverName: "sqlite", DSN: testenv.SQLiteDSN(t)}}, gorm.Config{})
-	_, err = gormstore.New(mysql)
-	require.ErrorContains(t, err, `dialect "mysql" is not supported`)
+	oracle := testenv.Open(t, unheardOf{sqlite.Dialector{DriverName: "sqlite", DSN: testenv.SQLiteDSN(t)}}, gorm.Config{})
+	_, err = gormstore.New(oracle)
+	require.ErrorContains(t, err, `dialect "oracle" is not supported`)
 
 	tx := db.Begin()
 	defer tx.Rollback()

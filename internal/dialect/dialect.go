@@ -106,6 +106,16 @@ func (d *Dialect) Runs(pool gorm.ConnPool) gorm.ConnPool {
 	return d.Pool(pool)
 }
 
+// Session returns a session of db, or in its transaction, for statements of all databases. db itself stays as it is.
+func (d *Dialect) Session(db *gorm.DB) *gorm.DB {
+	if d.Pool == nil {
+		return db
+	}
+	db = db.Session(&gorm.Session{NewDB: true, Context: db.Statement.Context}) // with a context it has its own statement
+	db.Statement.ConnPool = d.Pool(db.Statement.ConnPool)
+	return db
+}
+
 // Class is a set of properties of a database's error.
 type Class uint16
 

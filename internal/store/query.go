@@ -102,7 +102,7 @@ func NewSingles(db *gorm.DB) Singles {
 	if err != nil { // a store refuses it
 		d = &dialect.Dialect{}
 	}
-	return Singles{db: db, dialect: d, state: new(atomic.Bool)}
+	return Singles{db: d.Session(db), dialect: d, state: new(atomic.Bool)}
 }
 
 // StateIsolation records that the sessions' default is not READ COMMITTED.

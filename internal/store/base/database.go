@@ -58,10 +58,7 @@ func NewDatabase(db *gorm.DB, naming models.Naming, isolation *sql.TxOptions, op
 		latest = of.NoTime
 	}
 	db = db.Session(&gorm.Session{NewDB: true}) // no inherited clauses, no dry run
-	if of.Pool != nil {
-		db = db.Session(&gorm.Session{NewDB: true, Context: db.Statement.Context}) // a statement of its own
-		db.Statement.ConnPool = of.Pool(db.Statement.ConnPool)
-	}
+	db = of.Session(db)
 	d := Database{DB: db, naming: naming, latest: latest, names: new(atomic.Pointer[names]), Singles: store.NewSingles(db),
 		Isolation: isolation}
 	d.names.Store(d.namesIn(naming.Schema))
@@ -70,6 +67,9 @@ func NewDatabase(db *gorm.DB, naming models.Naming, isolation *sql.TxOptions, op
 
 // Within returns the database with all statements in a transaction that is open.
 func (d Database) Within(tx *gorm.DB) Database {
+	if of, err := dialects.Of(tx); err == nil {
+		tx = of.Session(tx)
+	}
 	d.DB, d.Singles = tx, store.NewSingles(tx)
 	return d
 }
