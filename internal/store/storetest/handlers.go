@@ -35,7 +35,7 @@ var handlerViewTests = []test{
 			s.set("handler_statuses", id, "processing_started_at", noon.Add(time.Duration(i)*time.Minute))
 		}
 		s.set("handler_statuses", "m1", "worker_id", living)
-		pool, soon := s.db.Statement.ConnPool, s.statuses()[0].CreatedAt.Add(time.Hour)
+		pool, soon := s.poolOf(s.db), s.statuses()[0].CreatedAt.Add(time.Hour)
 		claims, err := s.store.Claims(s.ctx, pool, "mail", 100, 10, soon)
 		require.NoError(s, err)
 		require.Len(s, claims, 3)
@@ -57,7 +57,7 @@ var handlerViewTests = []test{
 		}
 	}},
 	{"statuses after poisoned ones of their lanes are counted, marked as waiting or not", func(s *suite) {
-		pool := s.db.Statement.ConnPool
+		pool := s.poolOf(s.db)
 		parked := func(limit int64) []store.ParkedLane {
 			lanes, err := s.store.ParkedLanes(s.ctx, pool, "mail", 100, limit)
 			require.NoError(s, err)
@@ -82,7 +82,7 @@ var handlerViewTests = []test{
 		require.Equal(s, []store.ParkedLane{lane, other}, parked(4))
 	}},
 	{"recent statuses are those of the latest messages", func(s *suite) {
-		pool := s.db.Statement.ConnPool
+		pool := s.poolOf(s.db)
 		s.accept(message("m0", "ship"), message("m1", "mail", "ship"), message("m2", "mail", "ship"), message("m3", "mail"))
 		for i, id := range []string{"m0", "m1", "m2", "m3"} {
 			s.set("messages", id, "received_at", noon.Add(time.Duration(i-1)*time.Hour))
@@ -112,11 +112,11 @@ var handlerViewTests = []test{
 		require.NoError(s, s.store.Heartbeat(s.ctx, worker, noon))
 		require.NoError(s, s.store.Heartbeat(s.ctx, store.Worker{ID: worker.ID, Host: "a"}, noon))
 		s.worker("mail") // has none
-		stored, err := s.store.StoredSettings(s.ctx, s.db.Statement.ConnPool, 10)
+		stored, err := s.store.StoredSettings(s.ctx, s.poolOf(s.db), 10)
 		require.NoError(s, err)
 		require.Equal(s, []store.WorkerSettings{{WorkerID: worker.ID, Settings: worker.Settings}}, stored)
 		require.NoError(s, s.store.StopWorker(s.ctx, worker.ID, noon))
-		stored, err = s.store.StoredSettings(s.ctx, s.db.Statement.ConnPool, 10)
+		stored, err = s.store.StoredSettings(s.ctx, s.poolOf(s.db), 10)
 		require.NoError(s, err)
 		require.Empty(s, stored)
 	}},

@@ -15,7 +15,7 @@ import (
 // tryRerun runs a status again as package ops does. It returns nil if the store left the status alone.
 func (s *suite) tryRerun(row models.HandlerStatus, now time.Time) (opened *store.ChangedStatus, err error) {
 	err = s.store.Act(s.ctx, func(tx *gorm.DB) error {
-		pool := tx.Statement.ConnPool
+		pool := s.poolOf(tx)
 		locked, err := s.store.LockMessages(s.ctx, pool, []int64{row.MessageNumber})
 		if err != nil || len(locked) == 0 {
 			return err
@@ -36,7 +36,7 @@ func (s *suite) rerun(row models.HandlerStatus, now time.Time) *store.ChangedSta
 func (s *suite) releaseClaim(ref store.VersionedID, now time.Time) (released *store.ChangedStatus) {
 	s.Helper()
 	require.NoError(s, s.store.Act(s.ctx, func(tx *gorm.DB) (err error) {
-		released, err = s.store.ReleaseClaim(s.ctx, tx.Statement.ConnPool, ref, now)
+		released, err = s.store.ReleaseClaim(s.ctx, s.poolOf(tx), ref, now)
 		return err
 	}))
 	return released
@@ -130,7 +130,7 @@ var actionTests = []test{
 		} {
 			row := s.status("m1", "old")
 			tx := s.begin()
-			pool := tx.Statement.ConnPool
+			pool := s.poolOf(tx)
 			locked, err := s.store.LockMessages(s.ctx, pool, []int64{row.MessageNumber})
 			require.NoError(s, err)
 			require.Len(s, locked, 1)

@@ -104,10 +104,10 @@ var rejectedTests = []test{
 		for range 2 {
 			audit := &models.Audit{ID: uuid.NewString(), Actor: "a", Action: "re_accept", OccurredAt: noon}
 			require.NoError(s, s.store.SetRejectedReason(s.ctx, ids[0], "still bad", audit))
-			requested, err := s.store.RequestReAccept(s.ctx, s.db.Statement.ConnPool, ids[0], "a", noon)
+			requested, err := s.store.RequestReAccept(s.ctx, s.poolOf(s.db), ids[0], "a", noon)
 			require.NoError(s, err)
 			require.True(s, requested)
-			paused, err := s.store.PauseKey(s.ctx, s.db.Statement.ConnPool, "mail", noon)
+			paused, err := s.store.PauseKey(s.ctx, s.poolOf(s.db), "mail", noon)
 			require.NoError(s, err)
 			require.True(s, paused)
 		}

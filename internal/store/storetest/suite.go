@@ -461,6 +461,14 @@ func (s *suite) begin() *gorm.DB {
 	return tx
 }
 
+// poolOf returns the pool of a session as the store gives it to operators.
+func (s *suite) poolOf(db *gorm.DB) gorm.ConnPool {
+	s.Helper()
+	of, err := dialects.Of(db)
+	require.NoError(s, err)
+	return of.Session(db).Statement.ConnPool
+}
+
 // byTheMachinesClock makes the times that the suite passes those of a machine, which the database's
 // clock bounds. Otherwise they are a test's.
 func (s *suite) byTheMachinesClock() {

@@ -16,7 +16,7 @@ func (s *suite) ask(at time.Time) models.Request {
 	s.Helper()
 	r := models.Request{ID: uuid.Must(uuid.NewV7()).String(), Kind: "cancel", Target: "mail", Argument: `{"message_id":"m1"}`,
 		Actor: "ada", RequestedAt: at}
-	require.NoError(s, s.store.AddRequest(s.ctx, s.db.Statement.ConnPool, r))
+	require.NoError(s, s.store.AddRequest(s.ctx, s.poolOf(s.db), r))
 	return r
 }
 
@@ -27,14 +27,14 @@ func (s *suite) openRequests(since time.Time) []models.Request {
 
 func (s *suite) openAfter(at time.Time, id string, limit int, kinds ...string) []models.Request {
 	s.Helper()
-	found, err := s.store.OpenRequests(s.ctx, s.db.Statement.ConnPool, kinds, at, id, limit)
+	found, err := s.store.OpenRequests(s.ctx, s.poolOf(s.db), kinds, at, id, limit)
 	require.NoError(s, err)
 	return found
 }
 
 func (s *suite) takeRequest(id string, since time.Time) bool {
 	s.Helper()
-	taken, err := s.store.TakeRequest(s.ctx, s.db.Statement.ConnPool, id, "process 7", since, noon)
+	taken, err := s.store.TakeRequest(s.ctx, s.poolOf(s.db), id, "process 7", since, noon)
 	require.NoError(s, err)
 	return taken
 }
@@ -53,7 +53,7 @@ var workerRequestTests = []test{
 		require.True(s, s.takeRequest(first.ID, before))
 		require.False(s, s.takeRequest(first.ID, before), "it is taken")
 		require.Equal(s, []models.Request{second}, s.openRequests(before))
-		pool := s.db.Statement.ConnPool
+		pool := s.poolOf(s.db)
 		require.NoError(s, s.store.EndRequest(s.ctx, pool, first.ID, `{"done":1}`, "", noon.Add(time.Second)))
 		require.NoError(s, s.store.EndRequest(s.ctx, pool, first.ID, "", "late", noon.Add(time.Minute)))
 		loaded, err := s.store.LoadRequest(s.ctx, pool, first.ID)
@@ -66,7 +66,7 @@ var workerRequestTests = []test{
 		require.Nil(s, unknown)
 	}},
 	{"a request's long argument is read only by the worker that carries it out, and deleted with its end", func(s *suite) {
-		pool := s.db.Statement.ConnPool
+		pool := s.poolOf(s.db)
 		long := models.Request{ID: uuid.Must(uuid.NewV7()).String(), Kind: "replay", Target: "c",
 			Argument: `"` + strings.Repeat("ä", 2000) + `"`, Actor: "ada", RequestedAt: noon}
 		require.NoError(s, s.store.AddRequest(s.ctx, pool, long))
@@ -89,7 +89,7 @@ var workerRequestTests = []test{
 		r := s.ask(noon)
 		won := make([]bool, 8)
 		s.noErrors(racetest.Together(len(won), func(i int) (err error) {
-			won[i], err = s.store.TakeRequest(s.ctx, s.db.Statement.ConnPool, r.ID, "p", time.Time{}, noon)
+			won[i], err = s.store.TakeRequest(s.ctx, s.poolOf(s.db), r.ID, "p", time.Time{}, noon)
 			return err
 		}))
 		n := 0
