@@ -243,7 +243,7 @@ type Recoverer interface {
 	// EvictHolders ends the transactions that hold locks on these statuses, and the open accepts of these workers. Such
 	// transactions belong to a worker that is gone while the server still waits for its connection. It ends only those
 	// that wait for a client, and returns how many. The database's user may lack the right to do so. It does nothing on
-	// SQLite, where a transaction dies with its process.
+	// SQLite, where a transaction dies with its process, and on MySQL, which shows holders to privileged users alone.
 	EvictHolders(ctx context.Context, refs []Ref, workerIDs []string) (int, error)
 	// PendingKeys returns the distinct handler keys of pending statuses.
 	PendingKeys(ctx context.Context) ([]string, error)
