@@ -40,8 +40,8 @@ func TestNames(t *testing.T) {
 }
 
 func TestSQLRefusesUnsupportedInput(t *testing.T) {
-	_, err := models.SQL("mysql", models.Naming{})
-	require.ErrorContains(t, err, `"mysql" is not supported`)
+	_, err := models.SQL("oracle", models.Naming{})
+	require.ErrorContains(t, err, `"oracle" is not supported`)
 	_, err = models.SQL("sqlite", models.Naming{Schema: "shop"})
 	require.ErrorContains(t, err, "SQLite has no schemas")
 	_, err = models.SQL("postgres", models.Naming{Prefix: "a;"})

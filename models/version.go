@@ -10,12 +10,14 @@ import (
 	"gorm.io/gorm/callbacks"
 	"gorm.io/gorm/clause"
 	"gorm.io/gorm/schema"
+
+	"github.com/gorm-inbox/inbox/internal/dialects"
 )
 
 // Version is a status's token of optimistic concurrency (contract 3.2). It adds itself to GORM's own statements. An
 // update, upsert or delete of a status that was read changes the row only if its version is still the one that was
-// read. Otherwise RowsAffected is 0. Every update raises the version, in the row and in the value that was updated.
-// GORM never writes a version that the caller sets.
+// read. Otherwise RowsAffected is 0. Every update raises the version, in the row and in the value that was updated;
+// on MySQL, where an UPDATE returns nothing, in the row alone: read it again before the next. GORM never writes a version that the caller sets.
 //
 // A statement with conditions and without a status that was read, such as
 // db.Model(&HandlerStatus{}).Where(...).Updates(...), has no version to compare. It raises the version, so a write by a
@@ -189,11 +191,18 @@ func (g guardedUpdate) ModifyStatement(stmt *gorm.Statement) {
 		return // GORM has nothing to update
 	}
 	g.raise(stmt, append(set, g.raised(stmt)), given)
-	if len(rows) == 1 && rows[0].CanAddr() && stmt.ReflectValue.Kind() == reflect.Struct && stmt.ReflectValue.CanAddr() {
+	if returns(stmt) && len(rows) == 1 && rows[0].CanAddr() && stmt.ReflectValue.Kind() == reflect.Struct && stmt.ReflectValue.CanAddr() {
 		if _, given := stmt.Clauses["RETURNING"]; !given {
 			stmt.AddClause(clause.Returning{Columns: []clause.Column{{Name: g.field.DBName}}})
 		}
 	}
+}
+
+// returns reports whether the database has the statements that read the version back. Elsewhere the value keeps the
+// version at which it was read, so that it must be read again before it is saved again.
+func returns(stmt *gorm.Statement) bool {
+	d, err := dialects.Of(stmt.DB)
+	return err != nil || d.Returning
 }
 
 // raise sets the assignments. It removes those that GORM would have made after they are written, as GORM does, so that
@@ -235,6 +244,9 @@ func (g guardedUpsert) ModifyStatement(stmt *gorm.Statement) {
 	read := slices.ContainsFunc(rows, func(row reflect.Value) bool { return g.of(stmt, row) != 0 })
 	same := clause.Expr{SQL: "? = ?", Vars: []any{g.column(stmt), clause.Column{Table: "excluded", Name: g.field.DBName}}}
 	switch {
+	case !read && len(rows) > 0 && !returns(stmt):
+		stmt.AddClause(clause.OnConflict{DoNothing: true}) // a row that exists is left alone
+		return
 	case !read && len(rows) > 0:
 		same = clause.Expr{SQL: "1 = 0"} // none was read, so no row exists in a version that was read
 	case len(rows) > 1:

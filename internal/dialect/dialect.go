@@ -55,6 +55,8 @@ type Dialect struct {
 	// Identity is the type of a column whose values the database assigns; "" where it assigns none to a
 	// column that is not the primary key.
 	Identity string
+	// Returning says that an UPDATE of GORM's may return columns, and that its upsert may have a condition.
+	Returning bool
 	// Isolations are the levels that transactions can have, besides sql.LevelDefault.
 	Isolations []sql.IsolationLevel
 	// Stated is the level that a transaction states if its caller wants sql.LevelDefault, because the

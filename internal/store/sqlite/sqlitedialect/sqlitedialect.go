@@ -23,6 +23,7 @@ var Dialect = &dialect.Dialect{
 	Classify:           classify,
 	Waits:              "look for a process that keeps a transaction on the file open",
 	SingleWriter:       true,
+	Returning:          true,
 	Isolations:         []sql.IsolationLevel{sql.LevelSerializable},
 	Stated:             sql.LevelDefault,
 	Migrations:         migrations,
