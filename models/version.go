@@ -17,7 +17,8 @@ import (
 // Version is a status's token of optimistic concurrency (contract 3.2). It adds itself to GORM's own statements. An
 // update, upsert or delete of a status that was read changes the row only if its version is still the one that was
 // read. Otherwise RowsAffected is 0. Every update raises the version, in the row and in the value that was updated;
-// on MySQL, where an UPDATE returns nothing, in the row alone: read it again before the next. GORM never writes a version that the caller sets.
+// on MySQL, where an UPDATE returns nothing, in the row alone: read it again before the next. GORM never writes a
+// version that the caller sets.
 //
 // A statement with conditions and without a status that was read, such as
 // db.Model(&HandlerStatus{}).Where(...).Updates(...), has no version to compare. It raises the version, so a write by a
@@ -191,7 +192,8 @@ func (g guardedUpdate) ModifyStatement(stmt *gorm.Statement) {
 		return // GORM has nothing to update
 	}
 	g.raise(stmt, append(set, g.raised(stmt)), given)
-	if returns(stmt) && len(rows) == 1 && rows[0].CanAddr() && stmt.ReflectValue.Kind() == reflect.Struct && stmt.ReflectValue.CanAddr() {
+	if returns(stmt) && len(rows) == 1 && rows[0].CanAddr() && stmt.ReflectValue.Kind() == reflect.Struct &&
+		stmt.ReflectValue.CanAddr() {
 		if _, given := stmt.Clauses["RETURNING"]; !given {
 			stmt.AddClause(clause.Returning{Columns: []clause.Column{{Name: g.field.DBName}}})
 		}
