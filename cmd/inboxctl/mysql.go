@@ -20,7 +20,7 @@ import (
 // here, because the module of the inbox does not need MySQL's driver, so its users do not download it.
 var mysqlDSN = dialect.DSN{
 	Dialect:   mysqldialect.Dialect,
-	Form:      "user:password@tcp(host:port)/database",
+	Form:      "…@tcp(host:port)/database",
 	Takes:     mysqlForm.MatchString,
 	Dialector: mysqlDialector,
 	Explain: func(err error) error {
@@ -47,11 +47,11 @@ var mysqlForm = regexp.MustCompile(`^(?s)(.*@((tcp[46]?|unix)(\([^()]*\))?)?|(tc
 func mysqlDialector(dsn string, opening dialect.Opening) (gorm.Dialector, error) {
 	config, err := driver.ParseDSN(dsn)
 	if err != nil { // it may quote a part of the password
-		return nil, dialect.DSNError("the DSN is not of the form user:password@tcp(host:port)/database?name=value: " +
+		return nil, dialect.DSNError("the DSN is not of the form …@tcp(host:port)/database?name=value: " +
 			"the host needs its parentheses, and a slash in a value is %2F")
 	}
 	if config.DBName == "" {
-		return nil, dialect.DSNError("the DSN names no database: user:password@tcp(host:port)/database")
+		return nil, dialect.DSNError("the DSN names no database: …@tcp(host:port)/database")
 	}
 	config.ParseTime, config.Loc, config.InterpolateParams = true, time.UTC, true
 	config.Logger = &driver.NopLogger{} // what goes wrong is an error of the call, too

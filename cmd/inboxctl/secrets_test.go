@@ -138,7 +138,7 @@ func TestErrorsNameTheProblemOfTheDatabase(t *testing.T) {
 			"connect to PostgreSQL: failed to connect to `user=a database=d`: 127.0.0.1:1"},
 		"file:/nowhere/x.db":                       {exitFailed, `file "/nowhere/x.db" does not exist`},
 		"file:" + t.TempDir():                      {exitFailed, "SQLite"},
-		"app:x@127.0.0.1:1/d":                      {exitMisuse, "or user:password@tcp(host:port)/database"},
+		"app:x@127.0.0.1:1/d":                      {exitMisuse, "or …@tcp(host:port)/database"},
 		"app:x@tcp(127.0.0.1:1)/":                  {exitMisuse, "the DSN names no database"},
 		"app:x@tcp(127.0.0.1:1)/d?loc=Europe/Rome": {exitMisuse, "must be"},
 		"app:x@tcp(127.0.0.1:1)/d?parseTime=maybe": {exitMisuse, "the DSN is not of the form"},
