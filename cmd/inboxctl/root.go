@@ -120,7 +120,8 @@ func newRoot(a *app) *cobra.Command {
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return misuse("%w", err) })
 	flags := root.PersistentFlags()
-	flags.StringVar(&a.dsn, "dsn", "", "the database: postgres://…, host=…, a SQLite file or user:password@tcp(host:port)/database ("+dsnVariable+")")
+	flags.StringVar(&a.dsn, "dsn", "",
+		"the database: postgres://…, host=…, a SQLite file or …@tcp(host:port)/… ("+dsnVariable+")")
 	flags.StringVar(&a.schema, "schema", "",
 		"the PostgreSQL schema, or MySQL database, of the tables ("+schemaVariable+"; default the search path)")
 	flags.StringVar(&a.prefix, "prefix", "", "the prefix of the tables' names ("+prefixVariable+"; default inbox_)")
