@@ -77,8 +77,8 @@ var (
 )
 
 // debianMySQL returns a directory with the unpacked MySQL of Debian's development release and all of its libraries,
-// which it downloads once per machine, about 60 MB. The stable releases have none. It installs nothing: apt-get works on
-// lists and packages of its own.
+// which it downloads once per machine, about 60 MB. The stable releases have none. It installs nothing: apt-get works
+// on lists and packages of its own.
 func debianMySQL() (home string, err error) {
 	const keys = "/usr/share/keyrings/debian-archive-keyring.gpg"
 	if _, err := os.Stat(keys); err != nil {
