@@ -25,6 +25,7 @@ require (
 	github.com/vgarvardt/gue/v5 v5.7.0
 	go.uber.org/goleak v1.3.0
 	golang.org/x/sync v0.24.0
+	gorm.io/driver/mysql v1.6.0
 	gorm.io/driver/postgres v1.6.3
 	gorm.io/driver/sqlite v1.6.0
 	gorm.io/gorm v1.31.2

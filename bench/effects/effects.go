@@ -4,9 +4,12 @@ package effects
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
+	"strings"
 
-	"github.com/jackc/pgx/v5"
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"; GORM's brings "mysql"
 )
 
 // Insert writes one effect. Its only argument is the unit's ID. All variants use the same
@@ -18,18 +21,21 @@ const (
 
 // Create makes the table.
 func Create(ctx context.Context, dsn string) error {
-	return with(ctx, dsn, func(conn *pgx.Conn) error {
-		_, err := conn.Exec(ctx,
-			`CREATE TABLE bench_effects (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, unit text NOT NULL)`)
+	text := `CREATE TABLE bench_effects (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, unit text NOT NULL)`
+	if driver(dsn) == "mysql" {
+		text = `CREATE TABLE bench_effects (id bigint AUTO_INCREMENT PRIMARY KEY, unit text NOT NULL)`
+	}
+	return with(dsn, func(db *sql.DB) error {
+		_, err := db.ExecContext(ctx, text)
 		return err
 	})
 }
 
 // Check returns an error unless each of n units has exactly one effect.
 func Check(ctx context.Context, dsn string, n int) error {
-	return with(ctx, dsn, func(conn *pgx.Conn) error {
+	return with(dsn, func(db *sql.DB) error {
 		var all, units int
-		if err := conn.QueryRow(ctx, `SELECT count(*), count(DISTINCT unit) FROM bench_effects`).Scan(&all,
+		if err := db.QueryRowContext(ctx, `SELECT count(*), count(DISTINCT unit) FROM bench_effects`).Scan(&all,
 			&units); err != nil {
 			return err
 		}
@@ -40,11 +46,18 @@ func Check(ctx context.Context, dsn string, n int) error {
 	})
 }
 
-func with(ctx context.Context, dsn string, work func(*pgx.Conn) error) error {
-	conn, err := pgx.Connect(ctx, dsn)
+func driver(dsn string) string {
+	if strings.Contains(dsn, "@tcp(") {
+		return "mysql"
+	}
+	return "pgx"
+}
+
+func with(dsn string, work func(*sql.DB) error) (err error) {
+	db, err := sql.Open(driver(dsn), dsn)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = conn.Close(ctx) }()
-	return work(conn)
+	defer func() { err = errors.Join(err, db.Close()) }()
+	return work(db)
 }

@@ -21,6 +21,7 @@ func All() []trial.Group {
 		Operations(),
 		ManyOperations(),
 		Workers(),
+		MariaDB(),
 		SQLite(),
 		Idempotent(),
 		IdempotentRedis(),

@@ -62,6 +62,22 @@ func TestEachSQLiteVariantWorks(t *testing.T) {
 	}
 }
 
+func TestEachMariaDBVariantWorks(t *testing.T) {
+	t.Parallel()
+	shared := &mysqlServer{testenv.MySQLDSN(t, testenv.MariaDBVariable), io.NopCloser(nil)}
+	for _, v := range kinds(t, MariaDB()) {
+		t.Run(v.Name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+			defer cancel()
+			one, err := v.New(ctx, &trial.Env{Lab: &trial.Lab{Tiny: true, Log: io.Discard}, Shared: shared})
+			require.NoError(t, err)
+			defer one.Close()
+			require.NoError(t, one.Run(ctx))
+			require.NoError(t, one.Check(ctx))
+		})
+	}
+}
+
 func TestLatencyIsMeasuredForEveryMessage(t *testing.T) {
 	w := newStopwatch(&trial.Env{Lab: &trial.Lab{Quick: true}})
 	for i := range w.messages {

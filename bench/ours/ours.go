@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"gorm.io/driver/postgres"
 	"gorm.io/gorm"
 	"gorm.io/gorm/logger"
 
@@ -60,7 +59,7 @@ func OpenWith(
 func (ib *Inbox) open(
 	ctx context.Context, dsn string, specs []*inbox.HandlerSpec, options ...inbox.Option,
 ) (err error) {
-	return ib.openOn(ctx, postgres.Open(dsn), []inbox.ChannelOption{inbox.On(Type, specs...)}, options...)
+	return ib.openOn(ctx, Dialector(dsn), []inbox.ChannelOption{inbox.On(Type, specs...)}, options...)
 }
 
 func (ib *Inbox) openOn(
@@ -142,6 +141,12 @@ const once = `completed_at IS NOT NULL AND error_count = 0 AND outcome = 'proces
 
 // Disk returns the bytes that messages and statuses take on disk, with their indexes.
 func (ib *Inbox) Disk(ctx context.Context) (bytes float64, err error) {
+	if ib.DB.Name() == "mysql" { // by the last ANALYZE, which is a little old
+		err = ib.DB.WithContext(ctx).Raw(`SELECT SUM(data_length + index_length) FROM information_schema.tables
+			WHERE table_schema = DATABASE() AND table_name IN (?, ?)`, ib.Tables().Messages(), ib.Tables().HandlerStatuses()).
+			Scan(&bytes).Error
+		return bytes, err
+	}
 	err = ib.DB.WithContext(ctx).Raw("SELECT pg_total_relation_size(?::regclass) + pg_total_relation_size(?::regclass)",
 		ib.Tables().Messages(), ib.Tables().HandlerStatuses()).Scan(&bytes).Error
 	return bytes, err

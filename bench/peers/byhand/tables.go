@@ -11,7 +11,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"gorm.io/driver/postgres"
 	"gorm.io/gorm"
 	"gorm.io/gorm/logger"
 
@@ -60,39 +59,49 @@ var tables = []string{
 	`CREATE INDEX hand_statuses_pending ON hand_statuses (id) WHERE completed_at IS NULL AND NOT is_poisoned`,
 }
 
+// mysqlTables are the same on MySQL. It has no partial index: pending rows are found by a whole one, as in articles.
+var mysqlTables = []string{
+	`CREATE TABLE hand_messages (id varchar(200) PRIMARY KEY, type varchar(255) NOT NULL, content longblob NOT NULL, received_at datetime(6) NOT NULL)`,
+	`CREATE TABLE hand_statuses (
+		id char(36) PRIMARY KEY, message_id varchar(200) NOT NULL REFERENCES hand_messages (id), handler_key varchar(200) NOT NULL,
+		error_count integer NOT NULL DEFAULT 0, last_error varchar(2000), created_at datetime(6) NOT NULL, processing_started_at datetime(6),
+		next_attempt_at datetime(6), is_poisoned boolean NOT NULL DEFAULT false, completed_at datetime(6),
+		UNIQUE (message_id, handler_key), KEY hand_statuses_pending (completed_at, is_poisoned, processing_started_at, id))`,
+}
+
 // Inbox has the two tables in a database of their own.
 type Inbox struct {
 	DB   *gorm.DB
-	Pool *pgxpool.Pool
+	Pool *pgxpool.Pool // nil on MySQL
 }
 
 // Open creates the tables. Both pools may have that many connections, and GORM's pool keeps them
 // when idle.
-func Open(ctx context.Context, dsn string, connections int) (*Inbox, error) {
-	cfg, err := pgxpool.ParseConfig(dsn)
+func Open(ctx context.Context, dsn string, connections int) (ib *Inbox, err error) {
+	ib = &Inbox{}
+	if !ours.IsMySQL(dsn) {
+		if ib.Pool, err = openPool(ctx, dsn, connections); err != nil {
+			return nil, err
+		}
+	}
+	ib.DB, err = gorm.Open(ours.Dialector(dsn), &gorm.Config{Logger: logger.Discard})
 	if err != nil {
+		ib.Close()
 		return nil, err
 	}
-	cfg.MaxConns = int32(connections)
-	pool, err := pgxpool.NewWithConfig(ctx, cfg)
-	if err != nil {
-		return nil, err
-	}
-	db, err := gorm.Open(postgres.Open(dsn), &gorm.Config{Logger: logger.Discard})
-	if err != nil {
-		pool.Close()
-		return nil, err
-	}
-	ib := &Inbox{DB: db, Pool: pool}
-	std, err := db.DB()
+	std, err := ib.DB.DB()
 	if err != nil {
 		ib.Close()
 		return nil, err
 	}
 	std.SetMaxOpenConns(connections)
 	std.SetMaxIdleConns(connections)
-	for _, statement := range tables {
-		if _, err := pool.Exec(ctx, statement); err != nil {
+	statements := tables
+	if ib.Pool == nil {
+		statements = mysqlTables
+	}
+	for _, statement := range statements {
+		if err := ib.DB.WithContext(ctx).Exec(statement).Error; err != nil {
 			ib.Close()
 			return nil, fmt.Errorf("make the tables: %w", err)
 		}
@@ -100,9 +109,23 @@ func Open(ctx context.Context, dsn string, connections int) (*Inbox, error) {
 	return ib, nil
 }
 
+func openPool(ctx context.Context, dsn string, connections int) (*pgxpool.Pool, error) {
+	cfg, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		return nil, err
+	}
+	cfg.MaxConns = int32(connections)
+	return pgxpool.NewWithConfig(ctx, cfg)
+}
+
 // Close closes both pools.
 func (ib *Inbox) Close() {
-	ib.Pool.Close()
+	if ib.Pool != nil {
+		ib.Pool.Close()
+	}
+	if ib.DB == nil {
+		return
+	}
 	if std, err := ib.DB.DB(); err == nil {
 		_ = std.Close()
 	}
@@ -111,6 +134,9 @@ func (ib *Inbox) Close() {
 // Load fills the tables with n messages that are pending for one handler.
 func (ib *Inbox) Load(ctx context.Context, n int) error {
 	messages, statuses := Rows(n, 1)
+	if ib.Pool == nil {
+		return ib.AcceptInBatches(ctx, messages, statuses, 1000, 2)
+	}
 	return trial.InBatches(ctx, n, 1000, 2, func(ctx context.Context, from, to int) error {
 		return pgx.BeginFunc(ctx, ib.Pool, func(tx pgx.Tx) error {
 			_, err := tx.CopyFrom(ctx, pgx.Identifier{"hand_messages"}, []string{"id", "type", "content", "received_at"},
@@ -148,8 +174,8 @@ func Rows(n, handlers int) (messages []Message, statuses []Status) {
 // completed statuses.
 func (ib *Inbox) CheckStored(ctx context.Context, messages, statuses, completed int) error {
 	var m, s, c int
-	err := ib.Pool.QueryRow(ctx,
-		`SELECT (SELECT count(*) FROM hand_messages WHERE length(content) = $1), count(*), count(completed_at) FROM hand_statuses`, ours.PayloadBytes).Scan(&m, &s, &c)
+	err := ib.DB.WithContext(ctx).Raw(`SELECT (SELECT count(*) FROM hand_messages WHERE length(content) = ?), count(*),
+		count(completed_at) FROM hand_statuses`, ours.PayloadBytes).Row().Scan(&m, &s, &c)
 	if err != nil {
 		return err
 	}
