@@ -108,7 +108,7 @@ func (m *MySQL) prepare(options MySQLOptions) error {
 	settings := map[string]string{
 		"bind_address": loopback, "port": fmt.Sprint(m.port), "datadir": m.data(), "socket": m.directory.join("socket"),
 		"pid_file": m.directory.join("pid"), "tmpdir": m.directory.path, "init_file": users, "skip_name_resolve": "ON",
-		"skip_log_bin": "ON", "max_connections": "300", "innodb_flush_log_at_trx_commit": "1",
+		"skip_log_bin": "ON", "max_connections": "300", "max_allowed_packet": "64M", "innodb_flush_log_at_trx_commit": "1",
 		// Small, because a machine may run several servers beside the tests. Versions differ in the name of one.
 		"innodb_buffer_pool_size": "128M", "loose_innodb_log_file_size": "48M", "loose_innodb_redo_log_capacity": "96M",
 	}
