@@ -199,7 +199,10 @@ var pruneTests = []test{
 		if s.onSQLite("SQLite has one writer") {
 			return
 		}
-		expired := models.Marker{MessageID: "1", HandlerKey: "h", ProcessedAt: noon, ExpiresAt: noon}
+		expired := make([]models.Marker, 50)
+		for i := range expired {
+			expired[i] = models.Marker{MessageID: fmt.Sprint(i), HandlerKey: "h", ProcessedAt: noon, ExpiresAt: noon}
+		}
 		fresh := models.Marker{MessageID: "1", HandlerKey: "i", ProcessedAt: noon, ExpiresAt: cutoff.Add(time.Hour)}
 		require.NoError(s, s.db.Create(&expired).Error)
 		tx := s.begin()
@@ -208,6 +211,6 @@ var pruneTests = []test{
 		defer cancel()
 		deleted, err := s.store.DeleteMarkers(soon, cutoff, 10)
 		require.NoError(s, err)
-		require.EqualValues(s, 1, deleted)
+		require.EqualValues(s, 10, deleted)
 	}},
 }

@@ -125,6 +125,7 @@ var actionTests = []test{
 		}
 		s.accept(message("b", "mail"))
 		s.accept(message("a", "mail"))
+		s.accept(messages(500, "mail")...) // so that two of them are found by their numbers
 		numbers, tx, operator := s.numbers("b", "a"), s.begin(), s.begin()
 		pool, done := s.poolOf(operator), make(chan error, 1)
 		s.lock(tx, "inbox_messages", "id = 'a'")
