@@ -127,8 +127,8 @@ func (Sequence) CreateClauses(field *schema.Field) []clause.Interface {
 }
 
 // MessageNumber is a message's short name within its inbox, from 1. It is assigned as a Sequence is. It says nothing
-// about order, and is never given out again, even after its message was deleted. GORM never updates it. On MySQL, unlike
-// MariaDB, an INSERT returns nothing, and Create leaves it at 0: read the message.
+// about order, and is never given out again, even after its message was deleted. GORM never updates it. On MySQL,
+// unlike MariaDB, an INSERT returns nothing, and Create leaves it at 0: read the message.
 type MessageNumber int64
 
 // GormDBDataType makes AutoMigrate create the identity column that accepting relies on.

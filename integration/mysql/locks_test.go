@@ -26,8 +26,8 @@ func messagesFor(handler string, ids ...string) (all []store.NewMessage) {
 	return all
 }
 
-// TestStatementsWaitForNoOtherRowOfASmallInbox runs what changes rows by their keys on tables of some fifty rows, which a
-// plan may rather scan. Each table has a row that another transaction has inserted or locked and not committed.
+// TestStatementsWaitForNoOtherRowOfASmallInbox runs what changes rows by their keys on tables of some fifty rows, which
+// a plan may rather scan. Each table has a row that another transaction has inserted or locked and not committed.
 func TestStatementsWaitForNoOtherRowOfASmallInbox(t *testing.T) {
 	onEach(t, checkStatementsWaitForNoOtherRowOfASmallInbox)
 }
@@ -56,6 +56,7 @@ func checkStatementsWaitForNoOtherRowOfASmallInbox(t *testing.T, open opener) {
 	require.NoError(t, held.Raw(`SELECT * FROM inbox_handler_statuses WHERE message_number = (SELECT number FROM inbox_messages WHERE id = 'z-locked')
 		AND handler_key = 'mail' FOR UPDATE`).Scan(&status).Error)
 	require.Len(t, status, 1)
+	inUse := store.Completion{StatusID: status[0].ID, Version: int64(status[0].Version), Outcome: models.OutcomeProcessed}
 	// The others are new.
 	_, err = st.AcceptTx(t.Context(), held, store.AcceptBatch{Now: loaded, Messages: messagesFor("mail", "new")})
 	require.NoError(t, err)
@@ -95,9 +96,10 @@ func checkStatementsWaitForNoOtherRowOfASmallInbox(t *testing.T, open opener) {
 			require.Len(t, claims, rows)
 			settlements := make([]store.Settlement, 0, rows+1)
 			for _, c := range claims {
-				settlements = append(settlements, store.Settlement{StatusID: c.StatusID, Version: c.Version, FailedAt: loaded, NextAttemptAt: &loaded})
+				settlements = append(settlements, store.Settlement{StatusID: c.StatusID, Version: c.Version, FailedAt: loaded,
+					NextAttemptAt: &loaded})
 			}
-			settlements = append(settlements, store.Settlement{StatusID: status[0].ID, Version: int64(status[0].Version), FailedAt: loaded})
+			settlements = append(settlements, store.Settlement{StatusID: inUse.StatusID, Version: inUse.Version, FailedAt: loaded})
 			return all(st.Settle(ctx, settlements, store.SkipLocked))
 		}},
 		{"Claim again", func(ctx context.Context) error { return claim(ctx, later) }},
@@ -105,9 +107,10 @@ func checkStatementsWaitForNoOtherRowOfASmallInbox(t *testing.T, open opener) {
 			require.Len(t, claims, rows)
 			completions := make([]store.Completion, 0, rows+1)
 			for _, c := range claims {
-				completions = append(completions, store.Completion{StatusID: c.StatusID, Version: c.Version, Outcome: models.OutcomeProcessed})
+				completions = append(completions, store.Completion{StatusID: c.StatusID, Version: c.Version,
+					Outcome: models.OutcomeProcessed})
 			}
-			completions = append(completions, store.Completion{StatusID: status[0].ID, Version: int64(status[0].Version), Outcome: models.OutcomeProcessed})
+			completions = append(completions, inUse)
 			return all(st.Complete(ctx, completions, loaded, store.SkipLocked))
 		}},
 		{"Cleanup", func(ctx context.Context) error {

@@ -136,8 +136,8 @@ func (s *Store) claimKey(ctx context.Context, pool gorm.ConnPool, req store.Clai
 	return withinBytes(claims, limit), nil
 }
 
-// within returns a claim's statement and its arguments. It adds the IDs of a window. The due index is forced, so that they
-// are no reason to read another one.
+// within returns a claim's statement and its arguments. It adds the IDs of a window. The due index is forced, so that
+// they are no reason to read another one.
 func within(statement string, req store.ClaimRequest, key string, rows int, after *store.Place) (string, []any) {
 	args := append([]any{key, req.Now, req.Now, rows}, bounds(req.Within, after)...)
 	if req.Within == nil {

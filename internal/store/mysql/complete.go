@@ -51,7 +51,8 @@ func (s *Store) lockVersioned(ctx context.Context, pool gorm.ConnPool, statement
 	is []bool, err error,
 ) {
 	pairs := make(mysqldialect.Rows, len(wanted))
-	for i, v := range slices.SortedFunc(slices.Values(wanted), func(a, b versioned) int { return cmp.Compare(a.id, b.id) }) {
+	byID := func(a, b versioned) int { return cmp.Compare(a.id, b.id) }
+	for i, v := range slices.SortedFunc(slices.Values(wanted), byID) {
 		pairs[i] = []any{v.id, v.version}
 	}
 	found, err := queryAll(ctx, s, pool, statement, scanVersioned, pairs)

@@ -20,8 +20,8 @@ const windowSQL = `
 SELECT ` + claimColumns + `, sequence FROM {statuses} FORCE INDEX (due)
 WHERE ` + isDue + ` ORDER BY due_at, id LIMIT ?4`
 
-// firstSQL reads by the index on lanes the first row of a lane's name, poisoned or not, and by the unique key on claimed
-// lanes whether a row of this name is claimed. A list of lanes would be read as the whole of that key.
+// firstSQL reads by the index on lanes the first row of a lane's name, poisoned or not, and by the unique key on
+// claimed lanes whether a row of this name is claimed. A list of lanes would be read as the whole of that key.
 const firstSQL = `(SELECT ? AS request, id, handler_key, sequence, is_poisoned, is_waiting, processing_started_at IS NOT NULL,
 	next_attempt_at IS NULL OR next_attempt_at <= ?,
 	EXISTS (SELECT 1 FROM {statuses} FORCE INDEX (lane_holder) WHERE lane_held = ? AND lane_handler = ?)

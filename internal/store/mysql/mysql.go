@@ -20,9 +20,9 @@ import (
 // returns the rows that it has changed. So rows are first read and locked, in one order and by an index that is forced,
 // and then changed by their IDs.
 //
-// A forced index serves ranges where statistics are stale, and where a scan of a small table would wait for rows of others.
-// MySQL may still read the whole of an index that has all columns of a statement. So such statements have a condition on
-// one more column that is always true.
+// A forced index serves ranges where statistics are stale, and where a scan of a small table would wait for rows of
+// others. MySQL may still read the whole of an index that has all columns of a statement. So such statements have a
+// condition on one more column that is always true, or look up each row of a query that comes first.
 //
 // Statements are those of all databases, see mysqldialect.Translating.
 type Store struct {
@@ -77,8 +77,8 @@ func (s *Store) retrying(ctx context.Context, work func(gorm.ConnPool) error) er
 	}
 }
 
-// longestList is how many values a list may have: MariaDB makes a join of one with 1,000, and a prepared statement has at
-// most 65,535 arguments.
+// longestList is how many values a list may have: MariaDB makes a join of one with 1,000, and a prepared statement has
+// at most 65,535 arguments.
 const longestList = 500
 
 // queryAll runs a query for the parts of a list, its first argument, and joins what it returns.

@@ -185,16 +185,16 @@ var acceptRaceTests = []test{
 		if s.onSQLite("SQLite has one writer") {
 			return
 		}
-		s.accept(messages(50, "mail")...)
-		tx, other := s.begin(), message("m001", "mail")
+		s.accept(message("m1", "mail"))
+		tx, other := s.begin(), message("m1", "mail")
 		other.Namespace = "billing"
 		s.acceptTx(tx, noon, other)
 		soon, cancel := context.WithTimeout(s.ctx, patience/2)
 		defer cancel()
 		accepted, err := s.store.Accept(soon, store.AcceptBatch{
-			Messages: []store.NewMessage{message("m001", "mail", "stock"), message("m002"), message("new", "mail")}, Now: noon})
+			Messages: []store.NewMessage{message("m1", "mail", "stock"), message("m2", "mail")}, Now: noon})
 		require.NoError(s, err)
-		require.Equal(s, []store.Accepted{{StatusesAdded: 1}, {}, {Inserted: true, StatusesAdded: 1}}, accepted)
+		require.Equal(s, []store.Accepted{{StatusesAdded: 1}, {Inserted: true, StatusesAdded: 1}}, accepted)
 	}},
 	{"after a rollback, an accept that waited inserts the message", func(s *suite) {
 		tx := s.begin()

@@ -112,8 +112,8 @@ func createSchema(ctx context.Context, conn *sql.Conn, schema string) error {
 
 func quoted(name string) string { return strings.ReplaceAll(columns.Quote(name), `"`, "`") }
 
-// ownColumns are not in tables that AutoMigrate has made or changed: there IDs are compared without case, times are cut,
-// and what claims and workers use is missing.
+// ownColumns are not in tables that AutoMigrate has made or changed: there IDs are compared without case, times are
+// cut, and what claims and workers use is missing.
 var ownColumns = map[string][]string{
 	"messages":         {"id varbinary(800)", "received_at datetime(6)"},
 	"handler_statuses": {"id varbinary(36)", "due_at datetime(6)"},
