@@ -99,7 +99,8 @@ func checkStatementsWaitForNoOtherRowOfASmallInbox(t *testing.T, open opener) {
 				settlements = append(settlements, store.Settlement{StatusID: c.StatusID, Version: c.Version, FailedAt: loaded,
 					NextAttemptAt: &loaded})
 			}
-			settlements = append(settlements, store.Settlement{StatusID: inUse.StatusID, Version: inUse.Version, FailedAt: loaded})
+			last := store.Settlement{StatusID: inUse.StatusID, Version: inUse.Version, FailedAt: loaded}
+			settlements = append(settlements, last)
 			return all(st.Settle(ctx, settlements, store.SkipLocked))
 		}},
 		{"Claim again", func(ctx context.Context) error { return claim(ctx, later) }},
