@@ -40,17 +40,27 @@ func Migrate(ctx context.Context, db *gorm.DB, naming Naming, inboxName string) 
 	d, err := dialects.Of(db)
 	lock := "inbox migrate " + naming.Meta()
 	if err == nil {
+		defer release(ctx, conn, d, lock)
 		err = d.BeginMigration(ctx, conn, lock)
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("migrate: %w", err), end(ctx, conn, false))
 	}
 	err = apply(ctx, conn, d, naming, migrations, inboxName)
-	err = errors.Join(err, end(ctx, conn, err == nil))
-	if d.EndMigration != nil && err == nil { // else the connection is closed
-		err = d.EndMigration(ctx, conn, lock)
+	return errors.Join(err, end(ctx, conn, err == nil))
+}
+
+// release gives up the migration's lock where it is the session's, or else closes the connection, which does so, too: in
+// the pool it would keep the lock.
+func release(ctx context.Context, conn *sql.Conn, d *dialect.Dialect, lock string) {
+	if d.EndMigration == nil {
+		return
 	}
-	return err
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	if d.EndMigration(ctx, conn, lock) != nil {
+		_ = conn.Raw(func(any) error { return driver.ErrBadConn })
+	}
 }
 
 func apply(

@@ -79,7 +79,7 @@ func TestStatementsThatCommitImplicitlyAreFoundOnMySQL(t *testing.T) {
 		"CREATE TABLE t (a int)", "create unique index i on t (a)", "CREATE OR REPLACE VIEW v AS SELECT 1", "CREATE AGGREGATE FUNCTION f",
 		"DROP TABLES t", "DROP TABLE IF EXISTS t", "ALTER TABLE t ADD b int", "RENAME TABLE t TO u", "TRUNCATE t", "GRANT ALL ON a.* TO b",
 		"LOCK TABLES t READ", "UNLOCK TABLES", "ANALYZE TABLE t", "OPTIMIZE TABLE t", "REPAIR TABLE t", "CHECK TABLE t", "FLUSH TABLES",
-		"SET PASSWORD = 'x'", "SET @@autocommit = 1", "SET SESSION autocommit = ON", "SET @@session.autocommit = 1",
+		"SET PASSWORD = 'x'", "USE other", "CALL p()", "call other.p(1)", "SET @@autocommit = 1", "SET SESSION autocommit = ON", "SET @@session.autocommit = 1",
 		"SET @a = 1, @b = 2, @c = 3, @d = 4, @e = 5, `autocommit` = 1", "EXECUTE IMMEDIATE 'COMMIT'", "EXECUTE s",
 		"SET STATEMENT max_statement_time = 1 FOR CREATE TABLE t (a int)",
 		"BEGIN NOT ATOMIC COMMIT; END", "IF 1 THEN COMMIT; END IF", "a: LOOP COMMIT; LEAVE a; END LOOP",
@@ -96,8 +96,8 @@ func TestStatementsThatCommitImplicitlyAreFoundOnMySQL(t *testing.T) {
 		"SELECT 1", "INSERT INTO t VALUES ('; COMMIT')", `SELECT '\'; COMMIT'`, `SELECT "\"; COMMIT"`, "SELECT `; COMMIT`",
 		"SELECT 1 # ; COMMIT", "# COMMIT", "SELECT 1 -- ; COMMIT", "/* ; COMMIT */ SELECT 1", "/*+ ; */ SELECT 1",
 		"SELECT /*+ MAX_EXECUTION_TIME(1) */ 1", "SELECT /*! STRAIGHT_JOIN */ 1 FROM t", "INSERT /*!50000 INTO */ t VALUES (1)",
-		"CREATE TEMPORARY TABLE t (a int)", "DROP TEMPORARY TABLE t", "DROP PREPARE s", "SET @a = 1", "SET NAMES utf8mb4",
-		"SAVEPOINT a", "ROLLBACK TO a", "ROLLBACK WORK TO SAVEPOINT a", "RELEASE SAVEPOINT a", "CALL p()", "UPDATE t SET autocommit = 1",
+		"CREATE TEMPORARY TABLE t (a int)", "DROP TEMPORARY TABLE t", "DROP PREPARE s", "SET @a = 1", "SET NAMES utf8mb4", "SELECT used, called FROM t",
+		"SAVEPOINT a", "ROLLBACK TO a", "ROLLBACK WORK TO SAVEPOINT a", "RELEASE SAVEPOINT a", "UPDATE t SET autocommit = 1",
 		"EXPLAIN SELECT 1", "SHOW CREATE TABLE t", "SELECT dropped, created FROM t", "REPLACE INTO t VALUES (1)", "DO SLEEP(0)",
 	} {
 		require.Empty(t, boundaries(text, mysql), "%q", text)

@@ -52,10 +52,11 @@ FROM ` + theseMessages + ` FOR UPDATE`
 	// the first column alone, and wait for the same ID in other namespaces.
 	theseMessages = `({rows ?1}) c STRAIGHT_JOIN {messages} m FORCE INDEX (by_id) ON m.id = c.c0 AND m.namespace = c.c1`
 
-	// acceptKeysSQL uses the unique key on (message_number, handler_key).
+	// acceptKeysSQL uses the unique key on (message_number, handler_key), which has all that it reads. It locks these
+	// entries, not the rows, so that a snapshot of the caller's transaction does not hide what has been committed since.
 	acceptKeysSQL = `
 SELECT s.message_number, s.handler_key FROM ({rows ?1}) c STRAIGHT_JOIN {statuses} s FORCE INDEX (message)
-	ON s.message_number = c.c0 WHERE s.handler_key IN ({list ?2})`
+	ON s.message_number = c.c0 WHERE s.handler_key IN ({list ?2}) LOCK IN SHARE MODE`
 
 	// acceptRejectedSQL inserts one row and finds a conflict by the unique key on the coordinates.
 	acceptRejectedSQL = `
@@ -93,6 +94,7 @@ func (s *Store) Accept(ctx context.Context, batch store.AcceptBatch) ([]store.Ac
 type accept struct {
 	*Store
 	newOnly bool // fails with errKnown if a message is known
+	joined  bool // in the caller's transaction
 	at      time.Time
 }
 
@@ -107,11 +109,15 @@ func (a *accept) clock(ctx context.Context, pool gorm.ConnPool, now time.Time) (
 func (s *Store) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage,
 	statuses []base.StatusRow, worker string, now time.Time,
 ) (inserted []base.StoredNumber, claimedAt time.Time, err error) {
-	return (&accept{Store: s}).InsertNew(ctx, pool, messages, statuses, worker, now)
+	return (&accept{Store: s, joined: true}).InsertNew(ctx, pool, messages, statuses, worker, now)
 }
 
 // InsertNew locks the messages that are known and inserts the others. If another accept has inserted one in between, it
 // goes on with those that are left.
+//
+// The caller's own transaction is REPEATABLE READ by default. Locking what is not there would then lock the gap, and two
+// such transactions would wait for each other's gaps. So it first reads without a lock, and locks only after an insert
+// was refused of what its snapshot does not show.
 func (a *accept) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage, _ []base.StatusRow,
 	_ string, now time.Time,
 ) (inserted []base.StoredNumber, claimedAt time.Time, err error) {
@@ -137,7 +143,11 @@ func (a *accept) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*
 	for try := 1; ; try++ {
 		fresh := messages
 		if !a.newOnly {
-			if fresh, err = a.unknown(ctx, pool, messages); err != nil {
+			read := lockMessagesSQL
+			if a.joined && try == 1 {
+				read = numbersSQL
+			}
+			if fresh, err = a.unknown(ctx, pool, read, messages); err != nil {
 				return nil, time.Time{}, err
 			}
 		}
@@ -155,11 +165,11 @@ func (a *accept) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*
 	}
 }
 
-// unknown locks the messages that are known and returns the others.
-func (a *accept) unknown(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage) (
+// unknown reads the messages that are known and returns the others.
+func (a *accept) unknown(ctx context.Context, pool gorm.ConnPool, read string, messages []*store.NewMessage) (
 	[]*store.NewMessage, error,
 ) {
-	known, err := a.numbers(ctx, pool, lockMessagesSQL, messages)
+	known, err := a.numbers(ctx, pool, read, messages)
 	is := make(map[base.Identity]bool, len(known))
 	for _, k := range known {
 		is[k.Identity] = true

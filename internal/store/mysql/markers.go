@@ -28,6 +28,9 @@ VALUES (?1, ?2, ?3, COALESCE({latest}, ?4), COALESCE({latest}, ?4) + INTERVAL ?5
 	setWaitSQL = `SET innodb_lock_wait_timeout = %d`
 )
 
+// resetTimeout bounds the statement that gives the session its own setting back.
+const resetTimeout = 10 * time.Second
+
 // AddMarkerTx waits for whole seconds, one at least. A duplicate fails the statement alone, and not the transaction.
 func (s *Store) AddMarkerTx(ctx context.Context, tx *gorm.DB, marker models.Marker, wait time.Duration) (
 	added bool, err error,
@@ -50,7 +53,9 @@ func (s *Store) AddMarkerTx(ctx context.Context, tx *gorm.DB, marker models.Mark
 	_, err = store.Exec(ctx, pool, s.Text(addMarkerSQL), marker.MessageID, marker.HandlerKey, marker.MessageType,
 		marker.ProcessedAt, marker.ExpiresAt.Sub(marker.ProcessedAt).Microseconds(), marker.Namespace)
 	// The session is the application's.
-	_, reset := store.Exec(context.WithoutCancel(ctx), pool, fmt.Sprintf(setWaitSQL, before[0]))
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), resetTimeout)
+	defer cancel()
+	_, reset := store.Exec(last, pool, fmt.Sprintf(setWaitSQL, before[0]))
 	switch {
 	case store.IsUniqueViolation(err):
 		return false, base.Doing("add marker", reset)

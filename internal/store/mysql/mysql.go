@@ -50,8 +50,10 @@ func statements() base.Statements {
 		WorkerLives: workerLivesSQL, Lanes: lanesSQL}
 }
 
-// KeepSchema does nothing: a session has one database, and a name without one is always that of the session.
-func (s *Store) KeepSchema(context.Context, gorm.ConnPool) error { return nil }
+// KeepSchema names the session's database: the application may change it with USE, and the pool keeps the session so.
+func (s *Store) KeepSchema(ctx context.Context, pool gorm.ConnPool) error {
+	return s.Database.KeepSchema(ctx, pool, `SELECT COALESCE(DATABASE(), '')`)
+}
 
 func (s *Store) SingleWriter() bool { return false }
 

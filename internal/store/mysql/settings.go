@@ -25,7 +25,8 @@ type facts struct {
 	variables        map[string]string // some global ones, in upper case; a server lacks those that it does not know
 	shards           int               // of a Vitess keyspace
 	otherEngines     []string          // tables of the inbox that InnoDB does not keep
-	readsUTC         bool              // the driver reads times as UTC
+	readsUTC         bool              // the driver reads times as UTC, in winter and in summer
+	charset          string            // of what this connection sends
 	ordered          bool              // some handler is ordered
 }
 
@@ -46,6 +47,11 @@ var decisions = []decision{
 	{func(f facts) bool { return len(f.otherEngines) > 0 }, true, "some tables are not kept by InnoDB and have no transactions: convert them with ALTER TABLE ... ENGINE=InnoDB"},
 	{func(f facts) bool { return !strings.Contains(f.sqlMode, "STRICT_") }, true, "sql_mode is not strict, so that the server would cut values instead of refusing them: add STRICT_TRANS_TABLES to sql_mode"},
 	{func(f facts) bool { return !f.readsUTC }, true, "times are stored in UTC, and this connection reads them as others: add parseTime=true&loc=UTC to the DSN"},
+	{func(f facts) bool { return f.charset != "utf8mb4" }, true, "this connection does not send texts as utf8mb4, so that the server refuses some of them: add charset=utf8mb4 to the DSN"},
+	{func(f facts) bool { return f.variables["INNODB_ROLLBACK_ON_TIMEOUT"] == "ON" }, true, "innodb_rollback_on_timeout is ON, so that a handler which goes on after a lock timeout would write outside of its transaction: set it to OFF"},
+	{func(f facts) bool {
+		return f.variables["LOG_BIN"] == "ON" && f.variables["BINLOG_FORMAT"] == "STATEMENT"
+	}, true, "binlog_format is STATEMENT, with which the server refuses to write at READ COMMITTED: set it to ROW"},
 	{func(f facts) bool { return f.severalWriters() && f.ordered }, true, "several nodes of this cluster may write, and then messages are not numbered in the order of acceptance, which Ordered needs: let one node write"},
 	{facts.severalWriters, false, "inbox: several nodes of this cluster may write, where claims of one row fail on all nodes but one: let one node write"},
 	{facts.isVitess, false, "inbox: Vitess ends transactions and statements at limits of its tablets, which no statement can read: see docs/mysql.md"},
@@ -122,11 +128,12 @@ func decide(f facts) (warnings []store.Warning, err error) {
 
 // These statements read no table of the inbox.
 const (
-	serverSQL = `SELECT VERSION(), @@version_comment, @@sql_mode, CAST('2026-01-02 03:04:05' AS DATETIME)`
+	serverSQL = `
+SELECT VERSION(), @@version_comment, @@sql_mode, @@character_set_client, CAST('2026-01-02 03:04:05' AS DATETIME), CAST('2026-07-02 03:04:05' AS DATETIME)`
 
 	variablesSQL = `
 SHOW GLOBAL VARIABLES WHERE Variable_name IN ('innodb_flush_log_at_trx_commit', 'sync_binlog', 'log_bin', 'wsrep_on',
-	'max_allowed_packet', 'group_replication_group_name', 'group_replication_single_primary_mode')`
+	'max_allowed_packet', 'innodb_rollback_on_timeout', 'binlog_format', 'group_replication_group_name', 'group_replication_single_primary_mode')`
 
 	shardsSQL = `SHOW VITESS_SHARDS`
 
@@ -147,11 +154,9 @@ func (s *Store) CheckSettings(ctx context.Context, ordered bool) ([]store.Warnin
 func (s *Store) facts(ctx context.Context) (facts, error) {
 	pool := s.Pool(ctx)
 	found, err := store.Query(ctx, pool, serverSQL, func(rows *sql.Rows, f *facts) error {
-		var at any
-		err := rows.Scan(&f.version, &f.comment, &f.sqlMode, &at)
-		read, parsed := at.(time.Time)
-		_, offset := read.Zone()
-		f.readsUTC = parsed && offset == 0
+		var winter, summer any
+		err := rows.Scan(&f.version, &f.comment, &f.sqlMode, &f.charset, &winter, &summer)
+		f.readsUTC = isUTC(winter) && isUTC(summer)
 		return err
 	})
 	if err != nil {
@@ -179,6 +184,12 @@ func (s *Store) facts(ctx context.Context) (facts, error) {
 	_, statuses := s.table(s.Text("{statuses}"))
 	f.otherEngines, err = store.Query(ctx, pool, otherEnginesSQL, store.Value[string], schema, messages, statuses)
 	return f, err
+}
+
+func isUTC(value any) bool {
+	read, parsed := value.(time.Time)
+	_, offset := read.Zone()
+	return parsed && offset == 0
 }
 
 // table returns the schema, nil if there is none, and the name of a quoted name.

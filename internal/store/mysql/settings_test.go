@@ -9,7 +9,7 @@ import (
 
 // good returns the facts of a server that nothing speaks against.
 func good(version string) facts {
-	return facts{version: version, sqlMode: "STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION", readsUTC: true, variables: map[string]string{
+	return facts{version: version, sqlMode: "STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION", charset: "utf8mb4", readsUTC: true, variables: map[string]string{
 		"INNODB_FLUSH_LOG_AT_TRX_COMMIT": "1", "SYNC_BINLOG": "1", "LOG_BIN": "ON"}}
 }
 
@@ -31,8 +31,8 @@ func vitess(comment string, shards int) facts {
 func TestServerIsRefusedOrWarnedOf(t *testing.T) {
 	const mysql, maria = "8.4.3", "10.11.19-MariaDB-0+deb12u1"
 	ordered := func(f facts) facts { f.ordered = true; return f }
-	lax, myISAM, local := good(mysql), good(mysql), good(mysql)
-	lax.sqlMode, myISAM.otherEngines, local.readsUTC = "NO_ENGINE_SUBSTITUTION", []string{"inbox_messages"}, false
+	lax, myISAM, local, latin := good(mysql), good(mysql), good(mysql), good(mysql)
+	lax.sqlMode, myISAM.otherEngines, local.readsUTC, latin.charset = "NO_ENGINE_SUBSTITUTION", []string{"inbox_messages"}, false, "latin1"
 	for name, each := range map[string]struct {
 		facts    facts
 		refused  string
@@ -57,6 +57,10 @@ func TestServerIsRefusedOrWarnedOf(t *testing.T) {
 		"Vitess with shards":        {facts: vitess("Version: 24.0.0 (Git revision x)", 2), refused: "keyspace is sharded"},
 		"another engine":            {facts: myISAM, refused: "not kept by InnoDB"},
 		"a lax sql_mode":            {facts: lax, refused: "sql_mode is not strict"},
+		"texts of another charset":  {facts: latin, refused: "charset=utf8mb4"},
+		"rollback on timeout":       {facts: good(mysql).with("INNODB_ROLLBACK_ON_TIMEOUT", "ON"), refused: "innodb_rollback_on_timeout"},
+		"statements in the log":     {facts: good(maria).with("BINLOG_FORMAT", "STATEMENT"), refused: "binlog_format"},
+		"statements, but no log":    {facts: good(maria).with("BINLOG_FORMAT", "STATEMENT", "LOG_BIN", "OFF")},
 		"times of another zone":     {facts: local, refused: "parseTime=true&loc=UTC"},
 		"Galera":                    {facts: good(maria).with("WSREP_ON", "ON"), warnings: []string{"several nodes"}},
 		"Galera, ordered":           {facts: ordered(good(maria).with("WSREP_ON", "ON")), refused: "which Ordered needs"},
@@ -70,7 +74,7 @@ func TestServerIsRefusedOrWarnedOf(t *testing.T) {
 		"large packets":             {facts: good(maria).with("MAX_ALLOWED_PACKET", "67108864")},
 		"no binary log":             {facts: good(mysql).with("SYNC_BINLOG", "0", "LOG_BIN", "OFF")},
 		"both lazy, on Galera":      {facts: good(maria).with("SYNC_BINLOG", "0", "INNODB_FLUSH_LOG_AT_TRX_COMMIT", "0", "WSREP_ON", "ON"), warnings: []string{"several nodes", "innodb_flush_log_at_trx_commit", "sync_binlog"}},
-		"variables that are hidden": {facts: facts{version: mysql, sqlMode: "STRICT_ALL_TABLES", readsUTC: true}},
+		"variables that are hidden": {facts: facts{version: mysql, sqlMode: "STRICT_ALL_TABLES", charset: "utf8mb4", readsUTC: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			warnings, err := decide(each.facts)

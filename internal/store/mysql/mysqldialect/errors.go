@@ -30,7 +30,7 @@ var classes = map[int]dialect.Class{
 	1205: transient, // lock wait timeout: the statement alone is undone
 	1213: collided,  // deadlock
 	1020: collided | dialect.Snapshot,
-	3101: collided, // another member of the group was first
+	3100: collided, 3101: collided, // another member of the group was first
 	3572: transient,
 	1317: tooLong, 1969: tooLong, 3024: tooLong,
 	1062: data | dialect.Duplicate, 1586: data | dialect.Duplicate,

@@ -43,7 +43,7 @@ var Dialect = &dialect.Dialect{
 	Syntax: &txcontrol.Syntax{
 		Boundaries: append(slices.Clone(txcontrol.Boundaries), committing...),
 		Exceptions: []string{"CREATE TEMPORARY", "DROP TEMPORARY", "DROP PREPARE"},
-		Settings:   []string{"SET", "CALL"},
+		Settings:   []string{"SET"},
 		Ending:     "AUTOCOMMIT",
 		Quotes:     "'\"`",
 		Backslash:  true,
@@ -58,7 +58,7 @@ var Dialect = &dialect.Dialect{
 // may.
 var committing = []string{"XA", "SET PASSWORD", "SET STATEMENT", "CREATE", "DROP", "ALTER", "RENAME", "TRUNCATE", "GRANT", "REVOKE",
 	"LOCK", "UNLOCK", "ANALYZE", "OPTIMIZE", "REPAIR", "CHECK TABLE", "CACHE", "LOAD INDEX", "FLUSH", "RESET", "INSTALL",
-	"UNINSTALL", "IMPORT", "CHANGE", "STOP", "BACKUP", "SHUTDOWN", "RESTART", "CLONE", "EXECUTE"}
+	"USE", "CALL", "UNINSTALL", "IMPORT", "CHANGE", "STOP", "BACKUP", "SHUTDOWN", "RESTART", "CLONE", "EXECUTE"}
 
 //go:embed migrations
 var migrations embed.FS

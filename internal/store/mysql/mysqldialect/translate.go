@@ -29,11 +29,16 @@ type Rows [][]any
 //   - ON CONFLICT is ON DUPLICATE KEY
 //   - rows are compared column by column, so that an index serves a range
 //
-// Times are passed as texts in UTC, whatever zone the driver is set to.
+// Times are passed as texts in UTC, whatever zone the driver is set to. Statements are not prepared, whatever the
+// application has told GORM: each length of a list is a text of its own, and a server has few prepared statements.
 func Translating(pool gorm.ConnPool) gorm.ConnPool {
 	switch pool := pool.(type) {
 	case nil, translating, *translatingTx:
 		return pool
+	case *gorm.PreparedStmtDB:
+		return Translating(pool.ConnPool)
+	case *gorm.PreparedStmtTX:
+		return Translating(pool.Tx)
 	case gorm.TxCommitter:
 		return &translatingTx{translating{pool.(gorm.ConnPool)}, pool}
 	default:

@@ -1,0 +1,159 @@
+package mysql_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"gorm.io/driver/mysql"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/racetest"
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/storetest"
+	"github.com/gorm-inbox/inbox/internal/testenv"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// batchOf returns messages for one handler.
+func batchOf(ids ...string) store.AcceptBatch {
+	batch := store.AcceptBatch{Now: loaded}
+	for _, id := range ids {
+		batch.Messages = append(batch.Messages, store.NewMessage{Message: models.Message{ID: id, Namespace: "shop", Type: "order",
+			Source: "/shop", Content: []byte("{}"), SerializedProperties: "{}"}, Handlers: []store.NewStatus{{HandlerKey: "mail"}}})
+	}
+	return batch
+}
+
+func rowsIn(t *testing.T, db *gorm.DB, table string) (n int64) {
+	t.Helper()
+	require.NoError(t, db.Table(table).Count(&n).Error)
+	return n
+}
+
+// TestOwnTransactionsThatAcceptNewMessagesDoNotDeadlock accepts in transactions of the session's level, which is
+// REPEATABLE READ.
+func TestOwnTransactionsThatAcceptNewMessagesDoNotDeadlock(t *testing.T) {
+	onEach(t, func(t *testing.T, open opener) {
+		const each = 100
+		db, st := storetest.Migrated(t, open(t))
+		for _, err := range racetest.Together(4, func(int) error {
+			for range each {
+				err := db.WithContext(t.Context()).Transaction(func(tx *gorm.DB) error {
+					_, err := st.AcceptTx(t.Context(), tx, batchOf(uuid.Must(uuid.NewV7()).String()))
+					return err
+				})
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		}) {
+			require.NoError(t, err)
+		}
+		require.EqualValues(t, 4*each, rowsIn(t, db, "inbox_handler_statuses"))
+	})
+}
+
+func TestOwnTransactionWithAnOlderSnapshotFindsADuplicate(t *testing.T) {
+	onEach(t, func(t *testing.T, open opener) {
+		db, st := storetest.Migrated(t, open(t))
+		tx := db.Begin()
+		defer tx.Rollback()
+		require.Zero(t, rowsIn(t, tx, "inbox_messages"))
+		_, err := st.Accept(t.Context(), batchOf("m1"))
+		require.NoError(t, err)
+		require.Zero(t, rowsIn(t, tx, "inbox_messages"), "the snapshot is older")
+		results, err := st.AcceptTx(t.Context(), tx, batchOf("m1", "m2"))
+		require.NoError(t, err)
+		require.False(t, results[0].Inserted)
+		require.True(t, results[1].Inserted)
+		require.NoError(t, tx.Commit().Error)
+		require.EqualValues(t, 2, rowsIn(t, db, "inbox_handler_statuses"))
+	})
+}
+
+// TestOpenTransactionThatHasAcceptedHindersNoOtherAccept keeps a transaction open that has accepted a new message.
+func TestOpenTransactionThatHasAcceptedHindersNoOtherAccept(t *testing.T) {
+	onEach(t, func(t *testing.T, open opener) {
+		db, st := storetest.Migrated(t, open(t))
+		tx := db.Begin()
+		defer tx.Rollback()
+		_, err := st.AcceptTx(t.Context(), tx, batchOf("m5"))
+		require.NoError(t, err)
+		for _, id := range []string{"m4", "m6", "z"} {
+			_, err := st.Accept(t.Context(), batchOf(id))
+			require.NoError(t, err)
+		}
+		require.NoError(t, tx.Commit().Error)
+		require.EqualValues(t, 4, rowsIn(t, db, "inbox_messages"))
+	})
+}
+
+func TestSessionThatUsesAnotherDatabaseStoresInTheInbox(t *testing.T) {
+	onEach(t, func(t *testing.T, open opener) {
+		db, st := storetest.Migrated(t, open(t))
+		other, _ := storetest.Migrated(t, open(t))
+		pool, err := db.DB()
+		require.NoError(t, err)
+		pool.SetMaxOpenConns(1)
+		require.NoError(t, st.KeepSchema(t.Context(), db.Statement.ConnPool))
+		var name string
+		require.NoError(t, other.Raw(`SELECT DATABASE()`).Scan(&name).Error)
+		require.NoError(t, db.Exec("USE "+name).Error)
+		_, err = st.Accept(t.Context(), batchOf("m1"))
+		require.NoError(t, err)
+		require.Zero(t, rowsIn(t, other, "inbox_messages"))
+	})
+}
+
+// TestStoreLeavesPreparedStatementsToTheApplication uses GORM's PrepareStmt, which prepares each text for good.
+func TestStoreLeavesPreparedStatementsToTheApplication(t *testing.T) {
+	onEach(t, func(t *testing.T, open opener) {
+		dsn := open(t).Dialector.(*mysql.Dialector).DSN
+		db, st := storetest.Migrated(t, testenv.Open(t, mysql.Open(dsn), gorm.Config{PrepareStmt: true}))
+		pool, err := db.DB()
+		require.NoError(t, err)
+		pool.SetMaxOpenConns(1)
+		prepared := func() (n int) {
+			var status struct {
+				VariableName string
+				Value        int
+			}
+			require.NoError(t, pool.QueryRowContext(t.Context(), `SHOW SESSION STATUS LIKE 'Com_stmt_prepare'`).
+				Scan(&status.VariableName, &status.Value))
+			return status.Value
+		}
+		require.NoError(t, db.Exec(`SELECT ?`, 1).Error)
+		before := prepared()
+		require.Positive(t, before, "GORM prepares the application's statement")
+		for n := range 20 {
+			var ids []string
+			for i := range n + 1 {
+				ids = append(ids, fmt.Sprint("m", i))
+			}
+			_, err := st.Accept(t.Context(), batchOf(ids...))
+			require.NoError(t, err)
+			require.NoError(t, db.Transaction(func(tx *gorm.DB) error {
+				_, err := st.AcceptTx(t.Context(), tx, batchOf(ids...))
+				return err
+			}))
+		}
+		require.Equal(t, before, prepared())
+	})
+}
+
+func TestFailedMigrationLeavesNoLock(t *testing.T) {
+	onEach(t, func(t *testing.T, open opener) {
+		db := open(t)
+		require.NoError(t, db.Exec(`CREATE TABLE inbox_messages (id int PRIMARY KEY)`).Error)
+		first := models.Migrate(t.Context(), db, models.Naming{}, "test")
+		require.Error(t, first)
+		again := testenv.Open(t, mysql.Open(db.Dialector.(*mysql.Dialector).DSN), gorm.Config{})
+		done := make(chan error, 1)
+		go func() { done <- models.Migrate(t.Context(), again, models.Naming{}, "test") }()
+		require.Equal(t, first.Error(), inboxtest.Receive(t, done, "the end of the second migration").Error())
+	})
+}
