@@ -81,10 +81,12 @@ var errKnown = errors.New("a message is known")
 //  1. One accept locks its known messages.
 //  2. Another one, which takes all for new, inserts a new message, and waits to insert one of the locked ones.
 //  3. The first one inserts the new message, too: a deadlock.
+//
+// The known message may be committed after that read. So many accepts at once may collide more often than others do.
 func (s *Store) Accept(ctx context.Context, batch store.AcceptBatch) ([]store.Accepted, error) {
 	accepted, err := base.AcceptRetrying(ctx, s.Transaction, &accept{Store: s, newOnly: true}, batch, nil)
-	if errors.Is(err, errKnown) {
-		return base.AcceptRetrying(ctx, s.Transaction, &accept{Store: s}, batch, nil)
+	for try := 1; errors.Is(err, errKnown) || store.Collided(err) && try < collidingTries && ctx.Err() == nil; try++ {
+		accepted, err = base.AcceptRetrying(ctx, s.Transaction, &accept{Store: s}, batch, nil)
 	}
 	return accepted, err
 }
