@@ -115,7 +115,7 @@ func (a assigned) count(stmt *gorm.Statement, rows []reflect.Value) error {
 
 // Sequence is a status's place in the order of acceptance (contract 5.12): higher is later. Gaps are normal. PostgreSQL
 // assigns it as an identity column. On SQLite the accepting statement does. If it is 0, GORM's Create has it assigned
-// (contract 3.4).
+// (contract 3.4). On MySQL Create leaves it at 0 in the value.
 type Sequence int64
 
 // GormDBDataType makes AutoMigrate create the identity column that accepting relies on.
@@ -127,7 +127,8 @@ func (Sequence) CreateClauses(field *schema.Field) []clause.Interface {
 }
 
 // MessageNumber is a message's short name within its inbox, from 1. It is assigned as a Sequence is. It says nothing
-// about order, and is never given out again, even after its message was deleted. GORM never updates it.
+// about order, and is never given out again, even after its message was deleted. GORM never updates it. On MySQL,
+// unlike MariaDB, an INSERT returns nothing, and Create leaves it at 0: read the message.
 type MessageNumber int64
 
 // GormDBDataType makes AutoMigrate create the identity column that accepting relies on.

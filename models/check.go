@@ -128,6 +128,7 @@ func (f found) check(migrations []Migration, naming Naming) error {
 type found struct {
 	columns map[string][]string // of each table, by its name without schema and prefix, in lower case
 	later   map[string]bool     // tables of a later schema of the search path, which CREATE TABLE ignores
+	wanted  map[string][]string // the columns that each table must have
 	meta    map[string]string   // of the keys that migrations write, and of the inbox's name and ID
 	version int                 // 0 if there is no schema, or an unfinished one
 }
@@ -135,9 +136,12 @@ type found struct {
 // look reads the existing tables, without a statement that could fail: on PostgreSQL that would abort the caller's
 // transaction.
 func look(ctx context.Context, pool gorm.ConnPool, d *dialect.Dialect, naming Naming) (found, error) {
-	f := found{columns: map[string][]string{}, later: map[string]bool{}}
+	f := found{columns: map[string][]string{}, later: map[string]bool{}, wanted: maps.Clone(modelColumns())}
+	for table, more := range d.Columns {
+		f.wanted[table] = slices.Concat(f.wanted[table], more)
+	}
 	tables := map[string]string{}
-	for table := range modelColumns() {
+	for table := range f.wanted {
 		tables[table] = naming.table(table)
 	}
 	err := each(ctx, pool, d.ColumnsSQL(tables, naming.Schema), func(rows *sql.Rows) error {
@@ -165,16 +169,15 @@ func look(ctx context.Context, pool gorm.ConnPool, d *dialect.Dialect, naming Na
 	return f, nil
 }
 
-// compare returns the tables that are missing, and which columns of the models the others lack.
+// compare returns the tables that are missing, and which columns the others lack.
 func (f found) compare(naming Naming) (missing, lacking []string) {
-	wanted := modelColumns()
-	for _, table := range slices.Sorted(maps.Keys(wanted)) {
+	for _, table := range slices.Sorted(maps.Keys(f.wanted)) {
 		have, exists := f.columns[table]
 		if !exists {
 			missing = append(missing, naming.table(table))
 			continue
 		}
-		absent := slices.DeleteFunc(slices.Clone(wanted[table]), func(c string) bool { return slices.Contains(have, c) })
+		absent := slices.DeleteFunc(slices.Clone(f.wanted[table]), func(c string) bool { return slices.Contains(have, c) })
 		if len(absent) > 0 {
 			lacking = append(lacking, naming.table(table)+" lacks "+strings.Join(absent, ", "))
 		}

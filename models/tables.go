@@ -3,8 +3,8 @@ package models
 // All returns one value of every row type, referenced tables first, for AutoMigrate and Atlas:
 // db.AutoMigrate(models.All()...). The result equals Migrate's with two exceptions (contract 3.4). On PostgreSQL it
 // lacks the statuses' storage parameters (docs/postgresql.md shows how to set them). It also lacks the schema version,
-// so run Migrate (or the plain SQL) once afterwards. Do not use it for tables with another schema or prefix: use
-// Migrate.
+// so run Migrate (or the plain SQL) once afterwards. Do not use it for tables with another schema or prefix, or on
+// MySQL and MariaDB, where Migrate refuses what AutoMigrate has made: use Migrate.
 func All() []any {
 	return []any{
 		&Message{}, &HandlerStatus{}, &RejectedMessage{}, &Gap{}, &PartitionRequest{}, &Request{}, &Partition{},

@@ -60,6 +60,8 @@ func loadLarge(t *testing.T, db *gorm.DB) {
 	exec(`INSERT INTO inbox_rejected_messages (id, channel, topic, `+"`partition`"+`, record_offset, record_timestamp, headers, reason, rejected_at)
 		SELECT CONCAT('0190', LPAD(n, 32, '0')), 'c', 't', 0, n, ?, '[]', 'bad', ? + INTERVAL n SECOND FROM `+digits, loaded,
 		loaded.Add(-100_000*time.Second))
+	// MySQL counts rows in memory, and reads the statistics again once it has closed the tables.
+	exec(`FLUSH TABLES inbox_messages, inbox_handler_statuses, inbox_markers, inbox_rejected_messages`)
 	pool, err := db.DB()
 	require.NoError(t, err)
 	pool.SetMaxOpenConns(1) // the counters are a session's
@@ -148,6 +150,15 @@ func checkStatementsReadFewRowsOfALargeInbox(t *testing.T, open opener) {
 			_, err := st.Siblings(ctx, []int64{hot[0].MessageNumber, hot[1].MessageNumber}, []string{"hot", "new"})
 			return err
 		}},
+		{"Siblings of many messages", 7000, func() error {
+			numbers := make([]int64, 2000)
+			for i := range numbers {
+				numbers[i] = int64(80_000 + i)
+			}
+			siblings, err := st.Siblings(ctx, numbers, []string{"hot", "lanes", "new"})
+			require.Len(t, siblings, 2000)
+			return err
+		}},
 		{"Complete", 800, func() error {
 			var all []store.Completion
 			for _, c := range hot {
@@ -203,6 +214,7 @@ func checkStatementsReadFewRowsOfALargeInbox(t *testing.T, open opener) {
 		{"Accept of new messages", 1000, func() error { _, err := st.Accept(ctx, batch(200_000, 100)); return err }},
 		{"Accept of known messages", 2500, func() error { _, err := st.Accept(ctx, batch(200_050, 100)); return err }},
 		{"Accept of completed messages", 2500, func() error { _, err := st.Accept(ctx, batch(1000, 100)); return err }},
+		{"Accept of many known messages", 30_000, func() error { _, err := st.Accept(ctx, batch(2000, 2000)); return err }},
 		{"Expired", 500, func() error { _, err := st.Expired(ctx, cleanup); return err }},
 		{"LoadExpired", 1000, func() error {
 			found, err := st.Expired(ctx, cleanup)
@@ -214,6 +226,15 @@ func checkStatementsReadFewRowsOfALargeInbox(t *testing.T, open opener) {
 		{"Cleanup", 2000, func() error {
 			done, err := st.Cleanup(ctx, cleanup)
 			require.EqualValues(t, 100, done.Messages)
+			return err
+		}},
+		{"LoadExpired of many", 16_000, func() error {
+			many := store.CleanupRequest{Cutoff: loaded.Add(-50_000 * time.Second), Until: loaded, Limit: 2000}
+			found, err := st.Expired(ctx, many)
+			if err == nil {
+				require.Len(t, found.MessageNumbers, many.Limit)
+				_, _, err = st.LoadExpired(ctx, many, found.MessageNumbers, 1<<20)
+			}
 			return err
 		}},
 		{"DeleteMarkers", 1000, func() error { _, err := st.DeleteMarkers(ctx, loaded.Add(24*time.Hour), 100); return err }},

@@ -44,6 +44,9 @@ type Dialect struct {
 	// path than that in which a new one would be. It cannot fail: that might abort the caller's
 	// transaction.
 	ColumnsSQL func(tables map[string]string, schema string) string
+	// Columns are what ColumnsSQL lists of this schema besides the models' columns, by the tables' names without schema
+	// and prefix. Tables without them are not the inbox's.
+	Columns map[string][]string
 	// PlaceSQL returns, for people, which database this is, and the schemas in which tables are found without
 	// naming one; "" where there are no schemas.
 	PlaceSQL string

@@ -94,9 +94,11 @@ type HandledBy struct {
 func (c Common) HandlerKeys(
 	ctx context.Context, pool gorm.ConnPool, numbers []int64, keys []string,
 ) ([]HandledBy, error) {
-	return store.Query(ctx, pool, c.Text(c.sql.AcceptKeys), func(rows *sql.Rows, h *HandledBy) error {
-		return rows.Scan(&h.number, &h.handlerKey)
-	}, listArgument(c, numbers), listArgument(c, keys))
+	return inParts(c, numbers, func(part any) ([]HandledBy, error) {
+		return store.Query(ctx, pool, c.Text(c.sql.AcceptKeys), func(rows *sql.Rows, h *HandledBy) error {
+			return rows.Scan(&h.number, &h.handlerKey)
+		}, part, listArgument(c, keys))
+	})
 }
 
 // hasRow reports whether the handler has a row under its own key or one of its legacy keys.

@@ -77,18 +77,24 @@ func (c Common) LoadExpired(
 	ctx context.Context, req store.CleanupRequest, numbers []int64, maxBytes int64,
 ) ([]store.ExpiredMessage, int, error) {
 	pool := c.Singles.WithoutJIT().Pool(ctx)
-	sizes, err := store.Query(ctx, pool, c.Text(c.sql.ExpiredSizes), func(rows *sql.Rows, s *size) error {
-		return rows.Scan(&s.number, &s.bytes)
-	}, listArgument(c, numbers))
+	sizes, err := inParts(c, numbers, func(part any) ([]size, error) {
+		return store.Query(ctx, pool, c.Text(c.sql.ExpiredSizes), func(rows *sql.Rows, s *size) error {
+			return rows.Scan(&s.number, &s.bytes)
+		}, part)
+	})
 	if err != nil {
 		return nil, 0, Doing("size expired messages", err)
 	}
 	numbers = fitBytes(numbers, sizes, maxBytes)
-	messages, err := store.Query(ctx, pool, c.Text(c.sql.ExpiredMessages), ScanMessage, listArgument(c, numbers))
+	messages, err := inParts(c, numbers, func(part any) ([]models.Message, error) {
+		return store.Query(ctx, pool, c.Text(c.sql.ExpiredMessages), ScanMessage, part)
+	})
 	if err != nil {
 		return nil, 0, Doing("load expired messages", err)
 	}
-	statuses, err := store.Query(ctx, pool, c.Text(c.sql.ExpiredStatuses), scanStatus, listArgument(c, numbers))
+	statuses, err := inParts(c, numbers, func(part any) ([]models.HandlerStatus, error) {
+		return store.Query(ctx, pool, c.Text(c.sql.ExpiredStatuses), scanStatus, part)
+	})
 	if err != nil {
 		return nil, 0, Doing("load expired statuses", err)
 	}

@@ -2,6 +2,7 @@ package base
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -44,6 +45,7 @@ type Form struct {
 	Parameter string // begins the number of a parameter: $ or ?
 	Time      func(time.Time) any
 	JSON      bool // lists are passed as JSON
+	MaxList   int  // longer lists are passed in parts; 0 for no limit
 }
 
 // NewCommon returns the common methods of own, the store that is to embed them.
@@ -60,6 +62,21 @@ func (c Common) For(own dialect) Common {
 // numbered returns a statement of all dialects with this dialect's parameters.
 func (c Common) numbered(statement string) string {
 	return c.Text(strings.ReplaceAll(statement, "$", c.form.Parameter))
+}
+
+// inParts runs a query for the parts of a list that the dialect can take at once, and joins what it returns.
+func inParts[T, R any](c Common, list []T, query func(part any) ([]R, error)) (all []R, err error) {
+	if c.form.MaxList == 0 || len(list) <= c.form.MaxList {
+		return query(listArgument(c, list))
+	}
+	for part := range slices.Chunk(list, c.form.MaxList) {
+		found, err := query(listArgument(c, part))
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, found...)
+	}
+	return all, nil
 }
 
 // listArgument returns a list as an argument.

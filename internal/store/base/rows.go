@@ -107,8 +107,9 @@ func (c byPlace) Less(i, j int) bool {
 }
 
 func (c Common) Siblings(ctx context.Context, messageNumbers []int64, keys []string) ([]store.Sibling, error) {
-	siblings, err := store.Query(ctx, c.Pool(ctx), c.Text(c.sql.Siblings), scanSibling, listArgument(c, messageNumbers),
-		listArgument(c, keys))
+	siblings, err := inParts(c, messageNumbers, func(part any) ([]store.Sibling, error) {
+		return store.Query(ctx, c.Pool(ctx), c.Text(c.sql.Siblings), scanSibling, part, listArgument(c, keys))
+	})
 	return siblings, Doing("read sibling statuses", err)
 }
 

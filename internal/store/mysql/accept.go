@@ -40,27 +40,23 @@ VALUES ` + strings.Repeat(`, (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, rows)[2:]
 const (
 	// lockMessagesSQL and knownSQL lock known messages in the order of all accepts: two of them that share messages wait
 	// for each other instead of deadlocking, if both walk the same index.
-	lockMessagesSQL = numbersSQL + ` ORDER BY id, namespace FOR UPDATE`
+	lockMessagesSQL = numbersSQL + ` FOR UPDATE`
 
 	knownSQL = `
-SELECT id, namespace, number, type, source, received_at, content, LENGTH(content) + LENGTH(serialized_properties)
-FROM {messages} FORCE INDEX (by_id) WHERE ` + isOfMessages + ` ORDER BY id, namespace FOR UPDATE`
+SELECT m.id, m.namespace, m.number, m.type, m.source, m.received_at, m.content, LENGTH(m.content) + LENGTH(m.serialized_properties)
+FROM ` + theseMessages + ` FOR UPDATE`
 
-	// numbersSQL uses the unique key on (id, namespace).
-	numbersSQL = `
-SELECT id, namespace, number FROM {messages} FORCE INDEX (by_id) WHERE ` + isOfMessages
+	numbersSQL = `SELECT m.id, m.namespace, m.number FROM ` + theseMessages
 
-	// isOfMessages names the IDs twice: MariaDB finds no range of an index in a list of pairs.
-	isOfMessages = `id IN ({list ?1}) AND (id, namespace) IN ({pairs ?2})`
+	// theseMessages uses the unique key on (id, namespace), in the order of the rows. Of a list of pairs MariaDB would use
+	// the first column alone, and wait for the same ID in other namespaces.
+	theseMessages = `({rows ?1}) c STRAIGHT_JOIN {messages} m FORCE INDEX (by_id) ON m.id = c.c0 AND m.namespace = c.c1`
 
 	// acceptKeysSQL uses the unique key on (message_number, handler_key), which has all that it reads. It locks these
 	// entries, not the rows, so that a snapshot of the caller's transaction does not hide what has been committed since.
 	acceptKeysSQL = `
-SELECT message_number, handler_key FROM {statuses} FORCE INDEX (message)
-WHERE message_number IN ({list ?1}) AND handler_key IN ({list ?2}) LOCK IN SHARE MODE`
-
-	// acceptDeleteSQL uses the primary key.
-	acceptDeleteSQL = `DELETE FROM {statuses} WHERE id IN ({list ?1}) AND completed_at IS NULL`
+SELECT s.message_number, s.handler_key FROM ({rows ?1}) c STRAIGHT_JOIN {statuses} s FORCE INDEX (message)
+	ON s.message_number = c.c0 WHERE s.handler_key IN ({list ?2}) LOCK IN SHARE MODE`
 
 	// acceptRejectedSQL inserts one row and finds a conflict by the unique key on the coordinates.
 	acceptRejectedSQL = `
@@ -70,16 +66,27 @@ ON DUPLICATE KEY UPDATE id = id`
 
 	// clockSQL reads no table.
 	clockSQL = `SELECT COALESCE({latest}, CAST(?1 AS DATETIME(6)))`
+
+	// anyKnownSQL reads the clock, and by the unique key on (id, namespace) whether a message is known.
+	anyKnownSQL = `
+SELECT COALESCE({latest}, CAST(?2 AS DATETIME(6))), EXISTS (SELECT 1 FROM ` + theseMessages + `)`
 )
 
 // errKnown means that a message of a batch is known, which the batch was not expected to have.
 var errKnown = errors.New("a message is known")
 
-// Accept first takes all messages for new, as they mostly are. Only if one is known does it begin again and look which.
+// Accept first takes all messages for new, as they mostly are. It looks which are known if a read finds one, or if an
+// insert does, after which it begins again. The read is not only to save that:
+//
+//  1. One accept locks its known messages.
+//  2. Another one, which takes all for new, inserts a new message, and waits to insert one of the locked ones.
+//  3. The first one inserts the new message, too: a deadlock.
+//
+// The known message may be committed after that read. So many accepts at once may collide more often than others do.
 func (s *Store) Accept(ctx context.Context, batch store.AcceptBatch) ([]store.Accepted, error) {
 	accepted, err := base.AcceptRetrying(ctx, s.Transaction, &accept{Store: s, newOnly: true}, batch, nil)
-	if errors.Is(err, errKnown) {
-		return base.AcceptRetrying(ctx, s.Transaction, &accept{Store: s}, batch, nil)
+	for try := 1; errors.Is(err, errKnown) || store.Collided(err) && try < collidingTries && ctx.Err() == nil; try++ {
+		accepted, err = base.AcceptRetrying(ctx, s.Transaction, &accept{Store: s}, batch, nil)
 	}
 	return accepted, err
 }
@@ -116,6 +123,20 @@ func (s *Store) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*s
 func (a *accept) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage, _ []base.StatusRow,
 	_ string, now time.Time,
 ) (inserted []base.StoredNumber, claimedAt time.Time, err error) {
+	if a.newOnly {
+		// A batch that was delivered before has a known message among its first ones.
+		some := identities(messages[:min(len(messages), longestList)])
+		known, err := store.Query(ctx, pool, a.Text(anyKnownSQL), func(rows *sql.Rows, known *bool) error {
+			var at store.Stamp
+			err := rows.Scan(&at, known)
+			a.at = at.Time
+			return err
+		}, some, now)
+		if err != nil {
+			return nil, time.Time{}, err
+		}
+		a.newOnly = !known[0]
+	}
 	at, err := a.clock(ctx, pool, now)
 	if err != nil {
 		return nil, time.Time{}, err
@@ -173,7 +194,7 @@ func (s *Store) insert(ctx context.Context, pool gorm.ConnPool, messages []*stor
 		args := make([]any, 0, n*10)
 		for _, m := range left[:n] {
 			args = append(args, m.ID, m.Namespace, m.TransportName, m.Type, m.Source, base.Filled(m.Content), m.ContentType,
-				m.SerializedProperties, nullBytes(m.OrderingKey), mysqldialect.Time(received))
+				m.SerializedProperties, m.OrderingKey, mysqldialect.Time(received))
 		}
 		if _, err := store.Exec(ctx, pool, s.Text(insertMessagesSQL(n)), args...); err != nil {
 			return done, err
@@ -183,38 +204,22 @@ func (s *Store) insert(ctx context.Context, pool gorm.ConnPool, messages []*stor
 	return done, nil
 }
 
-// longestList is how many values a list may have: MariaDB makes a join of one with 1,000.
-const longestList = 500
-
 func (s *Store) numbers(ctx context.Context, pool gorm.ConnPool, statement string, messages []*store.NewMessage) (
-	all []base.StoredNumber, err error,
+	[]base.StoredNumber, error,
 ) {
-	for part := range slices.Chunk(messages, longestList) {
-		ids, pairs := identities(part)
-		found, err := store.Query(ctx, pool, s.Text(statement), func(rows *sql.Rows, n *base.StoredNumber) error {
-			return rows.Scan(&n.ID, &n.Namespace, &n.Number)
-		}, ids, pairs)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, found...)
-	}
-	return all, nil
+	return queryAll(ctx, s, pool, statement, scanNumber, identities(messages))
 }
 
-func identities(messages []*store.NewMessage) (ids mysqldialect.List, pairs mysqldialect.Rows) {
-	for _, m := range messages {
-		ids, pairs = append(ids, m.ID), append(pairs, []any{m.ID, m.Namespace})
-	}
-	return ids, pairs
+func scanNumber(rows *sql.Rows, n *base.StoredNumber) error {
+	return rows.Scan(&n.ID, &n.Namespace, &n.Number)
 }
 
-// nullBytes returns NULL for a missing value, so that it differs from an empty one.
-func nullBytes(value []byte) any {
-	if value == nil {
-		return nil
+func identities(messages []*store.NewMessage) mysqldialect.Rows {
+	pairs := make(mysqldialect.Rows, len(messages))
+	for i, m := range messages {
+		pairs[i] = []any{m.ID, m.Namespace}
 	}
-	return value
+	return pairs
 }
 
 // InsertsStatuses returns false: the statuses are inserted once the numbers of their messages are known.
@@ -231,21 +236,13 @@ func (s *Store) LockKnown(ctx context.Context, pool gorm.ConnPool, messages []*s
 	for _, m := range messages {
 		contents[base.IdentityOf(m)] = m.Content
 	}
-	for part := range slices.Chunk(messages, longestList) {
-		ids, pairs := identities(part)
-		found, err := store.Query(ctx, pool, s.Text(knownSQL), func(rows *sql.Rows, k *base.Known) error {
-			var received store.Stamp
-			var content sql.RawBytes // compared here and not kept
-			err := rows.Scan(&k.ID, &k.Namespace, &k.Number, &k.MessageType, &k.Source, &received, &content, &k.MessageBytes)
-			k.ReceivedAt, k.Now, k.ContentDiffers = received.Time, at, !bytes.Equal(content, contents[k.Identity])
-			return err
-		}, ids, pairs)
-		if err != nil {
-			return nil, err
-		}
-		known = append(known, found...)
-	}
-	return known, nil
+	return queryAll(ctx, s, pool, knownSQL, func(rows *sql.Rows, k *base.Known) error {
+		var received store.Stamp
+		var content sql.RawBytes // compared here and not kept
+		err := rows.Scan(&k.ID, &k.Namespace, &k.Number, &k.MessageType, &k.Source, &received, &content, &k.MessageBytes)
+		k.ReceivedAt, k.Now, k.ContentDiffers = received.Time, at, !bytes.Equal(content, contents[k.Identity])
+		return err
+	}, identities(messages))
 }
 
 func (s *Store) InsertStatuses(ctx context.Context, pool gorm.ConnPool, statuses []base.StatusRow, worker string,
@@ -295,7 +292,7 @@ func (a *accept) InsertStatuses(ctx context.Context, pool gorm.ConnPool, statuse
 func (s *Store) InsertRejected(ctx context.Context, pool gorm.ConnPool, rejected []models.RejectedMessage) error {
 	for _, r := range rejected {
 		_, err := store.Exec(ctx, pool, s.Text(acceptRejectedSQL), r.ID, r.Channel, r.Topic, r.Partition, r.Offset,
-			r.Timestamp, nullBytes(r.Key), nullBytes(r.Value), r.Headers, r.Reason, r.RejectedAt)
+			r.Timestamp, r.Key, r.Value, r.Headers, r.Reason, r.RejectedAt)
 		if err != nil {
 			return err
 		}

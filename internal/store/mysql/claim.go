@@ -36,13 +36,13 @@ const (
 
 // claimSQL uses the primary key. The rows are locked.
 const claimSQL = `
-UPDATE {statuses} SET processing_started_at = ?2, worker_id = ?3, version = version + 1, is_waiting = 0, holds_lane = ?4 AND lane_key IS NOT NULL
+UPDATE {statuses} FORCE INDEX (PRIMARY) SET processing_started_at = ?2, worker_id = ?3, version = version + 1, is_waiting = 0, holds_lane = ?4 AND lane_key IS NOT NULL
 WHERE id IN ({list ?1})`
 
 // messagesSQL uses the primary key.
 const messagesSQL = `
 SELECT number, namespace, transport_name, type, source, content, content_type, serialized_properties, ordering_key, received_at
-FROM {messages} WHERE number IN ({list ?1})`
+FROM {messages} FORCE INDEX (PRIMARY) WHERE number IN ({list ?1})`
 
 // nextDueSQL uses the due index: the first row after now.
 const nextDueSQL = `
@@ -53,7 +53,8 @@ WHERE handler_key = ?1 AND due_at > ?2 AND processing_started_at IS NULL ORDER B
 const siblingsSQL = `
 SELECT message_number, id, message_id, handler_key, version, error_count, abandoned_count, interrupted_count, lane_handler, lane_key,
 	processing_started_at IS NOT NULL, is_poisoned, completed_at IS NOT NULL, outcome
-FROM {statuses} WHERE message_number IN ({list ?1}) AND handler_key IN ({list ?2}) ORDER BY message_number, handler_key`
+FROM {statuses} FORCE INDEX (message) WHERE message_number IN ({list ?1}) AND handler_key IN ({list ?2})
+ORDER BY message_number, handler_key`
 
 // The ends of all times and IDs.
 const (
@@ -124,11 +125,7 @@ func (s *Store) claimKey(ctx context.Context, pool gorm.ConnPool, req store.Clai
 	if limit.Lanes != nil {
 		return s.lockHeads(ctx, pool, req, limit, claimed, marked)
 	}
-	statement, args := dueSQL, append([]any{limit.HandlerKey, req.Now, req.Now, limit.Limit},
-		bounds(req.Within, limit.After)...)
-	if req.Within != nil {
-		statement, args = withinSQL(statement), append(args, listOf(req.Within.StatusIDs))
-	}
+	statement, args := within(dueSQL, req, limit.HandlerKey, limit.Limit, limit.After)
 	claims, err := store.Query(ctx, pool, s.Text(statement), scanClaim, args...)
 	if err != nil {
 		return nil, err
@@ -139,10 +136,15 @@ func (s *Store) claimKey(ctx context.Context, pool gorm.ConnPool, req store.Clai
 	return withinBytes(claims, limit), nil
 }
 
-// withinSQL adds the IDs of a window to a claim's statement. The due index is forced, so that they are no reason to
-// read another one.
-func withinSQL(statement string) string {
-	return strings.ReplaceAll(statement, isPending, isPending+` AND id IN ({list ?9})`)
+// within returns a claim's statement and its arguments. It adds the IDs of a window. The due index is forced, so that
+// they are no reason to read another one.
+func within(statement string, req store.ClaimRequest, key string, rows int, after *store.Place) (string, []any) {
+	args := append([]any{key, req.Now, req.Now, rows}, bounds(req.Within, after)...)
+	if req.Within == nil {
+		return statement, args
+	}
+	return strings.ReplaceAll(statement, isPending, isPending+` AND id IN ({list ?9})`),
+		append(args, listOf(req.Within.StatusIDs))
 }
 
 // withinBytes ends the claim of one key at its bytes.
@@ -161,24 +163,25 @@ func withinBytes(claims []store.Claim, limit store.KeyLimit) []store.Claim {
 func (s *Store) take(ctx context.Context, pool gorm.ConnPool, req store.ClaimRequest, claims []store.Claim,
 	ordered bool,
 ) error {
-	for part := range slices.Chunk(claims, longestList) {
-		ids := make(mysqldialect.List, len(part))
-		for i := range part {
-			ids[i] = part[i].StatusID
-			part[i].Version++
-		}
-		if _, err := store.Exec(ctx, pool, s.Text(claimSQL), ids, req.Now, orNull(req.WorkerID), ordered); err != nil {
-			return err
-		}
+	ids := make(mysqldialect.List, len(claims))
+	for i := range claims {
+		ids[i] = claims[i].StatusID
+		claims[i].Version++
 	}
-	return nil
+	worker := sql.NullString{String: req.WorkerID, Valid: req.WorkerID != ""}
+	_, err := execAll(ctx, s, pool, claimSQL, ids, req.Now, worker, ordered)
+	return err
 }
 
-func scanClaim(rows *sql.Rows, c *store.Claim) error {
+func scanClaim(rows *sql.Rows, c *store.Claim) error { return scanClaimAnd(rows, c) }
+
+// scanClaimAnd scans claimColumns and those after them.
+func scanClaimAnd(rows *sql.Rows, c *store.Claim, more ...any) error {
 	var created, due store.Stamp
 	var lane base.LaneColumns
-	err := rows.Scan(&c.StatusID, &c.MessageNumber, &c.MessageID, &c.HandlerKey, &c.Version, &c.ErrorCount,
-		&c.AbandonedCount, &c.InterruptedCount, &c.RequeuedCount, &c.MessageBytes, &created, &due, &lane.Handler, &lane.Key)
+	err := rows.Scan(append([]any{&c.StatusID, &c.MessageNumber, &c.MessageID, &c.HandlerKey, &c.Version, &c.ErrorCount,
+		&c.AbandonedCount, &c.InterruptedCount, &c.RequeuedCount, &c.MessageBytes, &created, &due, &lane.Handler,
+		&lane.Key}, more...)...)
 	c.CreatedAt, c.Due, c.Lane = created.Time, due.Time, lane.Lane()
 	return err
 }
@@ -192,18 +195,16 @@ func (s *Store) attachMessages(ctx context.Context, pool gorm.ConnPool, claims [
 	}
 	slices.Sort(numbers)
 	numbers = slices.Compact(numbers)
+	stored, err := queryAll(ctx, s, pool, messagesSQL, func(rows *sql.Rows, m *base.StoredMessage) error {
+		return rows.Scan(&m.Number, &m.Namespace, &m.TransportName, &m.MessageType, &m.Source, &m.Content,
+			&m.ContentType, &m.Properties, &m.OrderingKey, &m.ReceivedAt)
+	}, listOf(numbers))
+	if err != nil {
+		return err
+	}
 	byNumber := make(map[int64]base.StoredMessage, len(numbers))
-	for part := range slices.Chunk(numbers, longestList) {
-		stored, err := store.Query(ctx, pool, s.Text(messagesSQL), func(rows *sql.Rows, m *base.StoredMessage) error {
-			return rows.Scan(&m.Number, &m.Namespace, &m.TransportName, &m.MessageType, &m.Source, &m.Content,
-				&m.ContentType, &m.Properties, &m.OrderingKey, &m.ReceivedAt)
-		}, listOf(part))
-		if err != nil {
-			return err
-		}
-		for _, m := range stored {
-			byNumber[m.Number.Int64] = m
-		}
+	for _, m := range stored {
+		byNumber[m.Number.Int64] = m
 	}
 	for i := range claims {
 		claims[i].Message = byNumber[claims[i].MessageNumber].Message(claims[i].MessageID) // a copy each

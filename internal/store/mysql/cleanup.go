@@ -27,24 +27,23 @@ SELECT message_number, handler_key, id, completed_at FROM {statuses} FORCE INDEX
 	// lockNumbersSQL uses the primary key. It skips messages that an accept or another cleanup has locked. The next run
 	// comes back to these.
 	lockNumbersSQL = `
-SELECT number FROM {messages} FORCE INDEX (PRIMARY) WHERE number IN ({list ?1}) ORDER BY number FOR UPDATE SKIP LOCKED`
+SELECT number FROM {messages} FORCE INDEX (PRIMARY) WHERE number IN ({list ?1}) AND received_at IS NOT NULL
+ORDER BY number FOR UPDATE SKIP LOCKED`
 
 	// lockEndedSQL locks completed statuses at the version that was archived, by the primary key.
-	lockEndedSQL = `
-SELECT id, version FROM {statuses} FORCE INDEX (PRIMARY)
-WHERE id IN ({list ?1}) AND (id, version) IN ({pairs ?2}) AND completed_at IS NOT NULL ORDER BY id FOR UPDATE`
+	lockEndedSQL = versionedSQL + ` AND s.completed_at IS NOT NULL FOR UPDATE`
 
 	// These use primary keys.
-	deleteStatusesSQL = `DELETE FROM {statuses} WHERE id IN ({list ?1}) AND completed_at IS NOT NULL`
-	deleteMessagesSQL = `DELETE FROM {messages} WHERE number IN ({list ?1})`
+	deleteStatusesSQL = `DELETE x FROM {statuses} x FORCE INDEX (PRIMARY) WHERE x.id IN ({list ?1}) AND x.completed_at IS NOT NULL`
+	deleteMessagesSQL = `DELETE x FROM {messages} x FORCE INDEX (PRIMARY) WHERE x.number IN ({list ?1}) AND x.received_at IS NOT NULL`
 
 	// expiredSizesSQL and expiredMessagesSQL use the primary key.
 	expiredSizesSQL = `
-SELECT number, LENGTH(content) + LENGTH(serialized_properties) FROM {messages} WHERE number IN ({list ?1})`
+SELECT number, LENGTH(content) + LENGTH(serialized_properties) FROM {messages} FORCE INDEX (PRIMARY) WHERE number IN ({list ?1})`
 
 	expiredMessagesSQL = `
 SELECT id, namespace, number, transport_name, type, source, content, content_type, serialized_properties, ordering_key, ordering_key IS NOT NULL, received_at
-FROM {messages} WHERE number IN ({list ?1})`
+FROM {messages} FORCE INDEX (PRIMARY) WHERE number IN ({list ?1})`
 
 	// expiredStatusesSQL uses the unique key on (message_number, handler_key).
 	expiredStatusesSQL = `
@@ -60,34 +59,28 @@ const (
 SELECT message_id, handler_key, namespace FROM {markers} FORCE INDEX (expires_at)
 WHERE expires_at < LEAST(?1, COALESCE({latest}, ?1)) ORDER BY expires_at LIMIT ?2 FOR UPDATE SKIP LOCKED`
 
-	deleteMarkersSQL = `DELETE FROM {markers} WHERE message_id IN ({list ?1}) AND (message_id, handler_key, namespace) IN ({pairs ?2})`
+	deleteMarkersSQL = `
+DELETE x FROM ({rows ?1}) c STRAIGHT_JOIN {markers} x FORCE INDEX (PRIMARY)
+	ON x.message_id = c.c0 AND x.handler_key = c.c1 AND x.namespace = c.c2`
 
 	deleteAuditSQL = `DELETE FROM {audit} WHERE occurred_at < ?1 ORDER BY occurred_at LIMIT ?2`
 
 	oldRejectedSQL = `
 SELECT id FROM {rejected} FORCE INDEX (rejected_at) WHERE rejected_at < ?1 ORDER BY rejected_at, id LIMIT ?2 FOR UPDATE SKIP LOCKED`
 
-	deleteRejectedSQL = `DELETE FROM {rejected} WHERE id IN ({list ?1})`
+	deleteRejectedSQL = `DELETE x FROM {rejected} x FORCE INDEX (PRIMARY) WHERE x.id IN ({list ?1}) AND x.rejected_at IS NOT NULL`
 )
 
 func (s *Store) DeleteMarkers(ctx context.Context, before time.Time, limit int) (deleted int64, err error) {
 	err = s.retrying(ctx, func(pool gorm.ConnPool) error {
-		deleted = 0
-		found, err := store.Query(ctx, pool, s.Text(oldMarkersSQL), func(rows *sql.Rows, key *[3]string) error {
-			return rows.Scan(&key[0], &key[1], &key[2])
+		var keys mysqldialect.Rows
+		_, err := store.Query(ctx, pool, s.Text(oldMarkersSQL), func(rows *sql.Rows, key *[3]string) error {
+			err := rows.Scan(&key[0], &key[1], &key[2])
+			keys = append(keys, []any{key[0], key[1], key[2]})
+			return err
 		}, before, limit)
-		for part := range slices.Chunk(found, longestList) {
-			if err != nil {
-				return err
-			}
-			var ids mysqldialect.List
-			var keys mysqldialect.Rows
-			for _, key := range part {
-				ids, keys = append(ids, key[0]), append(keys, []any{key[0], key[1], key[2]})
-			}
-			var n int64
-			n, err = store.Exec(ctx, pool, s.Text(deleteMarkersSQL), ids, keys)
-			deleted += n
+		if err == nil {
+			deleted, err = execAll(ctx, s, pool, deleteMarkersSQL, keys)
 		}
 		return err
 	})
@@ -98,7 +91,7 @@ func (s *Store) DeleteRejected(ctx context.Context, before time.Time, limit int)
 	err = s.retrying(ctx, func(pool gorm.ConnPool) error {
 		ids, err := store.Query(ctx, pool, s.Text(oldRejectedSQL), store.Value[string], before, limit)
 		if err == nil {
-			deleted, err = deleteAll(ctx, s, pool, deleteRejectedSQL, ids)
+			deleted, err = execAll(ctx, s, pool, deleteRejectedSQL, listOf(ids))
 		}
 		return err
 	})
@@ -114,18 +107,13 @@ type completion struct {
 
 func (s *Store) completions(ctx context.Context, pool gorm.ConnPool, numbers []int64) (map[int64][]completion, error) {
 	of := map[int64][]completion{}
-	for part := range slices.Chunk(numbers, longestList) {
-		rows, err := store.Query(ctx, pool, s.Text(completionsSQL), func(rows *sql.Rows, c *completion) error {
-			return rows.Scan(&c.number, &c.handlerKey, &c.id, &c.at)
-		}, listOf(part))
-		if err != nil {
-			return nil, err
-		}
-		for _, c := range rows {
-			of[c.number] = append(of[c.number], c)
-		}
+	rows, err := queryAll(ctx, s, pool, completionsSQL, func(rows *sql.Rows, c *completion) error {
+		return rows.Scan(&c.number, &c.handlerKey, &c.id, &c.at)
+	}, listOf(numbers))
+	for _, c := range rows {
+		of[c.number] = append(of[c.number], c)
 	}
-	return of, nil
+	return of, err
 }
 
 // expired reports whether the status is to be deleted.
@@ -206,8 +194,8 @@ func (s *Store) Cleanup(ctx context.Context, req store.CleanupRequest) (store.Cl
 				whole = append(whole, number)
 			}
 		}
-		if result.Statuses, err = deleteAll(ctx, s, pool, deleteStatusesSQL, ids); err == nil {
-			result.Messages, err = deleteAll(ctx, s, pool, deleteMessagesSQL, whole)
+		if result.Statuses, err = execAll(ctx, s, pool, deleteStatusesSQL, listOf(ids)); err == nil {
+			result.Messages, err = execAll(ctx, s, pool, deleteMessagesSQL, listOf(whole))
 		}
 		return err
 	})
@@ -217,29 +205,9 @@ func (s *Store) Cleanup(ctx context.Context, req store.CleanupRequest) (store.Cl
 	return result, nil
 }
 
-func (s *Store) lockNumbers(ctx context.Context, pool gorm.ConnPool, numbers []int64) (locked []int64, err error) {
+func (s *Store) lockNumbers(ctx context.Context, pool gorm.ConnPool, numbers []int64) ([]int64, error) {
 	numbers = slices.Sorted(slices.Values(numbers))
-	for part := range slices.Chunk(numbers, longestList) {
-		found, err := store.Query(ctx, pool, s.Text(lockNumbersSQL), store.Value[int64], listOf(part))
-		if err != nil {
-			return nil, err
-		}
-		locked = append(locked, found...)
-	}
-	return locked, nil
-}
-
-func deleteAll[T any](ctx context.Context, s *Store, pool gorm.ConnPool, statement string, keys []T) (
-	deleted int64, err error,
-) {
-	for part := range slices.Chunk(keys, longestList) {
-		n, err := store.Exec(ctx, pool, s.Text(statement), listOf(part))
-		if err != nil {
-			return 0, err
-		}
-		deleted += n
-	}
-	return deleted, nil
+	return queryAll(ctx, s, pool, lockNumbersSQL, store.Value[int64], listOf(numbers))
 }
 
 // DeleteExpired works like Cleanup: it takes locks first.
@@ -270,7 +238,7 @@ func (s *Store) DeleteExpired(ctx context.Context, expired []store.ExpiredMessag
 			return err
 		}
 		empty := slices.DeleteFunc(slices.Clone(whole), func(number int64) bool { return len(left[number]) > 0 })
-		result.Messages, err = deleteAll(ctx, s, pool, deleteMessagesSQL, empty)
+		result.Messages, err = execAll(ctx, s, pool, deleteMessagesSQL, listOf(empty))
 		result.Passed = int64(len(expired)-len(ours)+len(whole)) - result.Messages
 		return err
 	})
@@ -291,9 +259,11 @@ func (s *Store) deleteEnded(ctx context.Context, pool gorm.ConnPool, statuses []
 		return 0, err
 	}
 	var ids []string
-	for v := range locked {
-		ids = append(ids, v.id)
+	for i, is := range locked {
+		if is {
+			ids = append(ids, wanted[i].id)
+		}
 	}
 	slices.Sort(ids)
-	return deleteAll(ctx, s, pool, deleteStatusesSQL, ids)
+	return execAll(ctx, s, pool, deleteStatusesSQL, listOf(ids))
 }

@@ -15,19 +15,18 @@ import (
 )
 
 // lockVersionedSQL locks open rows at the versions that the caller saw, by the primary key, in one order.
-const lockVersionedSQL = `
-SELECT id, version FROM {statuses} FORCE INDEX (PRIMARY)
-WHERE id IN ({list ?1}) AND (id, version) IN ({pairs ?2}) AND completed_at IS NULL ORDER BY id FOR UPDATE`
+const lockVersionedSQL = currentSQL + ` FOR UPDATE`
 
 // currentSQL is lockVersionedSQL without the locks.
-const currentSQL = `
-SELECT id, version FROM {statuses} FORCE INDEX (PRIMARY)
-WHERE id IN ({list ?1}) AND (id, version) IN ({pairs ?2}) AND completed_at IS NULL`
+const currentSQL = versionedSQL + ` AND s.completed_at IS NULL`
+
+const versionedSQL = `
+SELECT s.id, s.version FROM ({rows ?1}) c STRAIGHT_JOIN {statuses} s FORCE INDEX (PRIMARY) ON s.id = c.c0 AND s.version = c.c1`
 
 // completeSQL uses the primary key. The rows are locked. The time is that of the database's clock, because cleanup
 // judges age by that clock.
 const completeSQL = `
-UPDATE {statuses} SET completed_at = COALESCE({latest}, ?2), outcome = ?3, processing_started_at = NULL, worker_id = NULL,
+UPDATE {statuses} FORCE INDEX (PRIMARY) SET completed_at = COALESCE({latest}, ?2), outcome = ?3, processing_started_at = NULL, worker_id = NULL,
 	next_attempt_at = NULL, abandoned_count = 0, interrupted_count = 0, is_poisoned = 0, is_waiting = 0, holds_lane = 0, version = version + 1
 WHERE id IN ({list ?1})`
 
@@ -37,30 +36,35 @@ type versioned struct {
 	version int64
 }
 
+func versionsOf(completions []store.Completion) []versioned {
+	versions := make([]versioned, len(completions))
+	for i, c := range completions {
+		versions[i] = versioned{c.StatusID, c.Version}
+	}
+	return versions
+}
+
 func scanVersioned(rows *sql.Rows, v *versioned) error { return rows.Scan(&v.id, &v.version) }
 
-// lockVersioned locks the rows that are at these versions and open.
+// lockVersioned locks the rows that are at these versions and open, in the order of their IDs, and reports which are.
 func (s *Store) lockVersioned(ctx context.Context, pool gorm.ConnPool, statement string, wanted []versioned) (
-	map[versioned]bool, error,
+	is []bool, err error,
 ) {
-	wanted = slices.Clone(wanted)
-	slices.SortFunc(wanted, func(a, b versioned) int { return cmp.Compare(a.id, b.id) })
-	locked := make(map[versioned]bool, len(wanted))
-	for part := range slices.Chunk(wanted, longestList) {
-		var ids mysqldialect.List
-		var pairs mysqldialect.Rows
-		for _, v := range part {
-			ids, pairs = append(ids, v.id), append(pairs, []any{v.id, v.version})
-		}
-		found, err := store.Query(ctx, pool, s.Text(statement), scanVersioned, ids, pairs)
-		if err != nil {
-			return nil, err
-		}
-		for _, v := range found {
-			locked[v] = true
-		}
+	pairs := make(mysqldialect.Rows, len(wanted))
+	byID := func(a, b versioned) int { return cmp.Compare(a.id, b.id) }
+	for i, v := range slices.SortedFunc(slices.Values(wanted), byID) {
+		pairs[i] = []any{v.id, v.version}
 	}
-	return locked, nil
+	found, err := queryAll(ctx, s, pool, statement, scanVersioned, pairs)
+	locked := make(map[versioned]bool, len(found))
+	for _, v := range found {
+		locked[v] = true
+	}
+	is = make([]bool, len(wanted))
+	for i, v := range wanted {
+		is[i] = locked[v]
+	}
+	return is, err
 }
 
 func lockingBy(statement string, locked store.Locked) string {
@@ -89,27 +93,20 @@ func (s *Store) Complete(ctx context.Context, completions []store.Completion, at
 func (s *Store) complete(ctx context.Context, pool gorm.ConnPool, completions []store.Completion, at time.Time,
 	statement string,
 ) ([]bool, error) {
-	wanted := make([]versioned, len(completions))
-	for i, c := range completions {
-		wanted[i] = versioned{c.StatusID, c.Version}
-	}
-	locked, err := s.lockVersioned(ctx, pool, statement, wanted)
+	applied, err := s.lockVersioned(ctx, pool, statement, versionsOf(completions))
 	if err != nil {
 		return nil, err
 	}
-	applied := make([]bool, len(completions))
 	byOutcome := map[string][]string{}
 	for i, c := range completions {
-		if applied[i] = locked[wanted[i]]; applied[i] {
+		if applied[i] {
 			byOutcome[string(c.Outcome)] = append(byOutcome[string(c.Outcome)], c.StatusID)
 		}
 	}
 	for outcome, ids := range byOutcome {
 		slices.Sort(ids)
-		for part := range slices.Chunk(ids, longestList) {
-			if _, err := store.Exec(ctx, pool, s.Text(completeSQL), listOf(part), at, outcome); err != nil {
-				return nil, err
-			}
+		if _, err := execAll(ctx, s, pool, completeSQL, listOf(ids), at, outcome); err != nil {
+			return nil, err
 		}
 	}
 	return applied, nil
@@ -131,17 +128,6 @@ func (s *Store) CurrentTx(ctx context.Context, tx *gorm.DB, completions []store.
 	if err != nil {
 		return nil, base.Doing("check claims", err)
 	}
-	wanted := make([]versioned, len(completions))
-	for i, c := range completions {
-		wanted[i] = versioned{c.StatusID, c.Version}
-	}
-	found, err := s.lockVersioned(ctx, pool, currentSQL, wanted)
-	if err != nil {
-		return nil, base.Doing("check claims", err)
-	}
-	current := make([]bool, len(completions))
-	for i := range wanted {
-		current[i] = found[wanted[i]]
-	}
-	return current, nil
+	current, err := s.lockVersioned(ctx, pool, currentSQL, versionsOf(completions))
+	return current, base.Doing("check claims", err)
 }

@@ -63,27 +63,19 @@ func Grants(naming models.Naming, accounts Accounts) (string, error) {
 	script.WriteString(grantsHead)
 	tables := privilegesOn(naming)
 	granted := false
-	for _, each := range []struct {
-		comment, account string
-		of               func(privileges) string
-	}{
-		{"-- Accepts, runs handlers, cleans up, and serves the dashboard.", accounts.Application,
-			func(p privileges) string { return p.application }},
-		{"-- Runs inboxctl.", accounts.Operator, func(p privileges) string { return p.operator }},
-		{"-- Reads all but what messages and rejected records carry.", accounts.Reader,
-			func(p privileges) string { return p.reader }},
-	} {
-		if each.account == "" {
+	for i, account := range []string{accounts.Application, accounts.Operator, accounts.Reader} {
+		if account == "" {
 			continue
 		}
-		to, err := quotedAccount(each.account)
+		to, err := quotedAccount(account)
 		if err != nil {
 			return "", err
 		}
 		granted = true
-		fmt.Fprintf(&script, "\n%s\n", each.comment)
+		fmt.Fprintf(&script, "\n-- %s\n", tasks[i])
 		for _, p := range tables {
-			fmt.Fprintf(&script, "GRANT %s ON %s TO %s;\n", each.of(p), quotedTable(p.table), to)
+			rights := []string{p.application, p.operator, p.reader}[i]
+			fmt.Fprintf(&script, "GRANT %s ON %s TO %s;\n", rights, mysqldialect.Dialect.Quoted(p.table), to)
 		}
 	}
 	if !granted {
@@ -91,10 +83,14 @@ func Grants(naming models.Naming, accounts Accounts) (string, error) {
 	}
 	if accounts.Application != "" {
 		to, _ := quotedAccount(accounts.Application)
-		fmt.Fprintf(&script, grantsTail, quotedTable(naming.Audit()), to)
+		fmt.Fprintf(&script, grantsTail, mysqldialect.Dialect.Quoted(naming.Audit()), to)
 	}
 	return script.String(), nil
 }
+
+// tasks say what the application, operators and readers do.
+var tasks = []string{"Accepts, runs handlers, cleans up, and serves the dashboard.", "Runs inboxctl.",
+	"Reads all but what messages and rejected records carry."}
 
 const grantsHead = `-- What accounts may do with the tables of one inbox. Run it as a user who may grant, in the
 -- tables' database, and again after each migration. It takes nothing away: an account that
@@ -105,15 +101,6 @@ const grantsTail = `
 -- Where the option AuditRetention is set, the application deletes audit rows:
 --   GRANT DELETE ON %s TO %s;
 `
-
-// quotedTable quotes a table's name, and the database's before it.
-func quotedTable(name string) string {
-	parts := strings.Split(name, ".")
-	for i, part := range parts {
-		parts[i] = mysqldialect.Dialect.Quoted(part)
-	}
-	return strings.Join(parts, ".")
-}
 
 func quotedAccount(account string) (string, error) {
 	name, host := account, "%"

@@ -20,31 +20,24 @@ const windowSQL = `
 SELECT ` + claimColumns + `, sequence FROM {statuses} FORCE INDEX (due)
 WHERE ` + isDue + ` ORDER BY due_at, id LIMIT ?4`
 
-// firstSQL reads by the index on lanes the first row of a lane's name, poisoned or not.
+// firstSQL reads by the index on lanes the first row of a lane's name, poisoned or not, and by the unique key on
+// claimed lanes whether a row of this name is claimed. A list of lanes would be read as the whole of that key.
 const firstSQL = `(SELECT ? AS request, id, handler_key, sequence, is_poisoned, is_waiting, processing_started_at IS NOT NULL,
-	next_attempt_at IS NULL OR next_attempt_at <= ?
+	next_attempt_at IS NULL OR next_attempt_at <= ?,
+	EXISTS (SELECT 1 FROM {statuses} FORCE INDEX (lane_holder) WHERE lane_held = ? AND lane_handler = ?)
 FROM {statuses} FORCE INDEX (lane)
 WHERE lane_open = ? AND lane_key = ? AND is_poisoned = ? ORDER BY sequence, id LIMIT 1)`
 
-// heldSQL finds by the unique key on claimed lanes those with a claimed row.
-const heldSQL = `
-SELECT lane_handler, lane_held FROM {statuses} FORCE INDEX (lane_holder) WHERE lane_held IN ({list ?1})`
-
-// lockSeenSQL locks rows at the version at which they were read, by the primary key.
-const lockSeenSQL = `
-SELECT id FROM {statuses} FORCE INDEX (PRIMARY)
-WHERE id IN ({list ?1}) AND (id, version) IN ({pairs ?2}) AND completed_at IS NULL ORDER BY id FOR UPDATE SKIP LOCKED`
-
 // markSQL and freeSQL use the primary key. The rows are locked.
 const (
-	markSQL = `UPDATE {statuses} SET is_waiting = 1, version = version + 1 WHERE id IN ({list ?1})`
+	markSQL = `UPDATE {statuses} FORCE INDEX (PRIMARY) SET is_waiting = 1, version = version + 1 WHERE id IN ({list ?1})`
 
-	freeSQL = `UPDATE {statuses} SET is_waiting = 0, version = version + 1 WHERE id IN ({list ?1})`
+	freeSQL = `UPDATE {statuses} FORCE INDEX (PRIMARY) SET is_waiting = 0, version = version + 1 WHERE id IN ({list ?1})`
 )
 
 // claimNextSQL reads rows that are locked.
 const claimNextSQL = `
-SELECT ` + claimColumns + ` FROM {statuses} WHERE id IN ({list ?1})`
+SELECT ` + claimColumns + ` FROM {statuses} FORCE INDEX (PRIMARY) WHERE id IN ({list ?1})`
 
 // seen is a row of a window.
 type seen struct {
@@ -61,13 +54,9 @@ type seen struct {
 func (s *Store) lockHeads(ctx context.Context, pool gorm.ConnPool, req store.ClaimRequest, limit store.KeyLimit,
 	claimed *store.Claimed, marked *[]store.LaneRequest,
 ) ([]store.Claim, error) {
-	window := 2*limit.Limit + base.LaneWindow
-	statement, args := windowSQL, append([]any{limit.HandlerKey, req.Now, req.Now, window}, bounds(req.Within, nil)...)
-	if req.Within != nil {
-		statement, args = withinSQL(statement), append(args, listOf(req.Within.StatusIDs))
-	}
+	statement, args := within(windowSQL, req, limit.HandlerKey, 2*limit.Limit+base.LaneWindow, nil)
 	rows, err := store.Query(ctx, pool, s.Text(statement), func(rows *sql.Rows, r *seen) error {
-		return scanSeen(rows, r)
+		return scanClaimAnd(rows, &r.Claim, &r.sequence)
 	}, args...)
 	if err != nil {
 		return nil, err
@@ -148,17 +137,6 @@ func oneName(lane store.Lane, rule *store.LaneRule) store.Lane {
 	return lane
 }
 
-func scanSeen(rows *sql.Rows, r *seen) error {
-	var created, due store.Stamp
-	var lane base.LaneColumns
-	c := &r.Claim
-	err := rows.Scan(&c.StatusID, &c.MessageNumber, &c.MessageID, &c.HandlerKey, &c.Version, &c.ErrorCount,
-		&c.AbandonedCount, &c.InterruptedCount, &c.RequeuedCount, &c.MessageBytes, &created, &due, &lane.Handler, &lane.Key,
-		&r.sequence)
-	c.CreatedAt, c.Due, c.Lane = created.Time, due.Time, lane.Lane()
-	return err
-}
-
 // first is the first open row of a lane.
 type first struct {
 	request                            int
@@ -174,77 +152,55 @@ func (s *Store) firsts(ctx context.Context, pool gorm.ConnPool, requests []store
 	map[int]first, error,
 ) {
 	firsts := map[int]first{}
-	var lanes mysqldialect.List
 	var parts []string
 	var args []any
 	for i, request := range requests {
-		lanes = append(lanes, request.Key)
 		for _, name := range request.Handlers {
 			for _, poisoned := range []int{0, 1} {
 				if poisoned == 0 || !request.SkipPoisoned {
 					parts = append(parts, firstSQL)
-					args = append(args, i, mysqldialect.Time(now), name, request.Key, poisoned)
+					args = append(args, i, mysqldialect.Time(now), request.Key, name, name, request.Key, poisoned)
 				}
 			}
 		}
 	}
-	const each = 5 // arguments
+	const each = 7 // arguments
 	for at := 0; at < len(parts); at += longestList {
 		end := min(at+longestList, len(parts))
 		rows, err := store.Query(ctx, pool, s.Text(strings.Join(parts[at:end], " UNION ALL ")),
 			func(rows *sql.Rows, f *first) error {
-				return rows.Scan(&f.request, &f.id, &f.handlerKey, &f.sequence, &f.poisoned, &f.waiting, &f.processing, &f.due)
+				return rows.Scan(&f.request, &f.id, &f.handlerKey, &f.sequence, &f.poisoned, &f.waiting, &f.processing, &f.due,
+					&f.laneHeld)
 			}, args[at*each:end*each]...)
 		if err != nil {
 			return nil, err
 		}
 		for _, row := range rows {
 			known, found := firsts[row.request]
-			if !found || cmp.Or(cmp.Compare(row.sequence, known.sequence), cmp.Compare(row.id, known.id)) < 0 {
-				firsts[row.request] = row
+			held := row.laneHeld || known.laneHeld
+			if found && cmp.Or(cmp.Compare(known.sequence, row.sequence), cmp.Compare(known.id, row.id)) < 0 {
+				row = known
 			}
+			row.laneHeld = held
+			firsts[row.request] = row
 		}
-	}
-	held := map[store.Lane]bool{}
-	for part := range slices.Chunk(lanes, longestList) {
-		rows, err := store.Query(ctx, pool, s.Text(heldSQL), func(rows *sql.Rows, l *store.Lane) error {
-			return rows.Scan(&l.Handler, &l.Key)
-		}, part)
-		if err != nil {
-			return nil, err
-		}
-		for _, lane := range rows {
-			held[lane] = true
-		}
-	}
-	for i, f := range firsts {
-		f.laneHeld = slices.ContainsFunc(requests[i].Handlers, func(name int64) bool {
-			return held[store.Lane{Handler: name, Key: requests[i].Key}]
-		})
-		firsts[i] = f
 	}
 	return firsts, nil
 }
 
 // lockSeen locks the rows that are still as they were read, and leaves out those that another transaction has locked.
 func (s *Store) lockSeen(ctx context.Context, pool gorm.ConnPool, rows []seen) (locked []seen, err error) {
-	for part := range slices.Chunk(rows, longestList) {
-		var ids mysqldialect.List
-		var versions mysqldialect.Rows
-		for _, row := range part {
-			ids, versions = append(ids, row.StatusID), append(versions, []any{row.StatusID, row.Version})
-		}
-		found, err := store.Query(ctx, pool, s.Text(lockSeenSQL), store.Value[string], ids, versions)
-		if err != nil {
-			return nil, err
-		}
-		for _, row := range part {
-			if slices.Contains(found, row.StatusID) {
-				locked = append(locked, row)
-			}
+	wanted := make([]versioned, len(rows))
+	for i, row := range rows {
+		wanted[i] = versioned{row.StatusID, row.Version}
+	}
+	found, err := s.lockVersioned(ctx, pool, lockingBy(lockVersionedSQL, store.SkipLocked), wanted)
+	for i, is := range found {
+		if is {
+			locked = append(locked, rows[i])
 		}
 	}
-	return locked, nil
+	return locked, err
 }
 
 // mark marks rows as waiting that a claim has passed over.
@@ -256,21 +212,17 @@ func (s *Store) mark(ctx context.Context, pool gorm.ConnPool, limit store.KeyLim
 		return err
 	}
 	lanes := map[store.Lane]bool{}
-	for part := range slices.Chunk(locked, longestList) {
-		var ids mysqldialect.List
-		for _, row := range part {
-			ids = append(ids, row.StatusID)
-			if !lanes[*row.Lane] {
-				lanes[*row.Lane] = true
-				*marked = append(*marked, limit.Lanes.Request(*row.Lane))
-			}
-		}
-		if _, err := store.Exec(ctx, pool, s.Text(markSQL), ids); err != nil {
-			return err
+	var ids mysqldialect.List
+	for _, row := range locked {
+		ids = append(ids, row.StatusID)
+		if !lanes[*row.Lane] {
+			lanes[*row.Lane] = true
+			*marked = append(*marked, limit.Lanes.Request(*row.Lane))
 		}
 	}
 	claimed.More = append(claimed.More, limit.HandlerKey)
-	return nil
+	_, err = execAll(ctx, s, pool, markSQL, ids)
+	return err
 }
 
 // lanesSQL reads the indexes on waiting lanes and on lanes. The optimizer makes no range of a comparison with a row of
@@ -278,10 +230,13 @@ func (s *Store) mark(ctx context.Context, pool gorm.ConnPool, limit store.KeyLim
 var lanesSQL = base.LaneStatements{
 	ByStep: true,
 	Waiting: `
-SELECT lane_key FROM {statuses} FORCE INDEX (lane_waiting) WHERE lane_waiting = $2 AND lane_key > $1 ORDER BY lane_key LIMIT 1`,
+SELECT lane_key FROM {statuses} FORCE INDEX (lane_waiting)
+WHERE lane_waiting = $2 AND lane_key > $1 AND created_at IS NOT NULL ORDER BY lane_key LIMIT 1`,
 	WaitingHandlers: `
-SELECT lane_waiting FROM {statuses} FORCE INDEX (lane_waiting) WHERE lane_waiting > $1 ORDER BY lane_waiting LIMIT 1`,
-	Handlers: `SELECT lane_open FROM {statuses} FORCE INDEX (lane) WHERE lane_open > $1 ORDER BY lane_open LIMIT 1`,
+SELECT lane_waiting FROM {statuses} FORCE INDEX (lane_waiting)
+WHERE lane_waiting > $1 AND created_at IS NOT NULL ORDER BY lane_waiting LIMIT 1`,
+	Handlers: `
+SELECT lane_open FROM {statuses} FORCE INDEX (lane) WHERE lane_open > $1 AND created_at IS NOT NULL ORDER BY lane_open LIMIT 1`,
 	HandlerKeys: `
 SELECT DISTINCT handler_key FROM (
 	SELECT handler_key FROM {statuses} FORCE INDEX (lane) WHERE lane_open = $1
@@ -308,7 +263,8 @@ func (s *Store) ClaimNext(ctx context.Context, workerID string, requests []store
 				return err
 			}
 		}
-		var next, waiting mysqldialect.List
+		next := map[string]bool{}
+		var ids []string
 		firsts, err := s.firsts(ctx, pool, requests, now)
 		if err != nil {
 			return err
@@ -317,22 +273,40 @@ func (s *Store) ClaimNext(ctx context.Context, workerID string, requests []store
 			switch {
 			case f.poisoned || f.processing || f.laneHeld:
 			case claims && requests[i].ClaimKey == f.handlerKey && f.due:
-				next = append(next, f.id)
+				next[f.id], ids = true, append(ids, f.id)
 			case f.waiting:
-				waiting = append(waiting, f.id)
+				ids = append(ids, f.id)
 			case f.due:
 				advanced.More = append(advanced.More, f.handlerKey)
 			}
 		}
-		if len(waiting) > 0 {
-			if err := s.free(ctx, pool, waiting, &advanced); err != nil {
-				return err
+		slices.Sort(ids)
+		var free, runnable mysqldialect.List
+		_, err = queryAll(ctx, s, pool, lockFirstsSQL, func(rows *sql.Rows, _ *struct{}) error {
+			var id, handlerKey string
+			var waits, runs bool
+			err := rows.Scan(&id, &handlerKey, &waits, &runs)
+			switch {
+			case next[id] && runs:
+				runnable = append(runnable, id)
+			case !next[id] && waits:
+				free, advanced.More = append(free, id), append(advanced.More, handlerKey)
 			}
+			return err
+		}, listOf(ids), now)
+		if err == nil {
+			_, err = execAll(ctx, s, pool, freeSQL, free)
 		}
-		if len(next) > 0 {
-			return s.claimNext(ctx, pool, workerID, next, now, &advanced)
+		if err == nil {
+			advanced.Claims, err = queryAll(ctx, s, pool, claimNextSQL, scanClaim, runnable)
 		}
-		return nil
+		if err == nil {
+			err = s.take(ctx, pool, store.ClaimRequest{WorkerID: workerID, Now: now}, advanced.Claims, true)
+		}
+		if err == nil {
+			err = s.attachMessages(ctx, pool, advanced.Claims)
+		}
+		return err
 	})
 	if err != nil {
 		return store.Claimed{}, base.Doing("advance lanes", err)
@@ -348,63 +322,6 @@ SELECT id, handler_key, is_waiting, completed_at IS NULL AND NOT is_poisoned AND
 	AND (next_attempt_at IS NULL OR next_attempt_at <= ?2)
 FROM {statuses} FORCE INDEX (PRIMARY) WHERE id IN ({list ?1}) ORDER BY id FOR UPDATE`
 
-type lockedFirst struct {
-	id, handlerKey    string
-	waiting, runnable bool
-}
-
-func (s *Store) lockFirsts(ctx context.Context, pool gorm.ConnPool, ids mysqldialect.List, now time.Time) (
-	[]lockedFirst, error,
-) {
-	return store.Query(ctx, pool, s.Text(lockFirstsSQL), func(rows *sql.Rows, f *lockedFirst) error {
-		return rows.Scan(&f.id, &f.handlerKey, &f.waiting, &f.runnable)
-	}, ids, now)
-}
-
-func (s *Store) free(ctx context.Context, pool gorm.ConnPool, ids mysqldialect.List, advanced *store.Claimed) error {
-	locked, err := s.lockFirsts(ctx, pool, ids, time.Time{})
-	if err != nil {
-		return err
-	}
-	var free mysqldialect.List
-	for _, f := range locked {
-		if f.waiting {
-			free = append(free, f.id)
-			advanced.More = append(advanced.More, f.handlerKey)
-		}
-	}
-	if len(free) > 0 {
-		_, err = store.Exec(ctx, pool, s.Text(freeSQL), free)
-	}
-	return err
-}
-
-func (s *Store) claimNext(ctx context.Context, pool gorm.ConnPool, workerID string, ids mysqldialect.List,
-	now time.Time, advanced *store.Claimed,
-) error {
-	locked, err := s.lockFirsts(ctx, pool, ids, now)
-	if err != nil {
-		return err
-	}
-	var runnable mysqldialect.List
-	for _, f := range locked {
-		if f.runnable {
-			runnable = append(runnable, f.id)
-		}
-	}
-	if len(runnable) == 0 {
-		return nil
-	}
-	advanced.Claims, err = store.Query(ctx, pool, s.Text(claimNextSQL), scanClaim, runnable)
-	if err == nil {
-		err = s.take(ctx, pool, store.ClaimRequest{WorkerID: workerID, Now: now}, advanced.Claims, true)
-	}
-	if err == nil {
-		err = s.attachMessages(ctx, pool, advanced.Claims)
-	}
-	return err
-}
-
 // waitingSQL finds waiting rows of a key by the index on parked rows, and skips locked ones: they are changing anyway.
 const waitingSQL = `
 SELECT id FROM {statuses} FORCE INDEX (parked) WHERE parked = 2 AND handler_key = ?1 ORDER BY id LIMIT ?2 FOR UPDATE SKIP LOCKED`
@@ -417,10 +334,8 @@ func (s *Store) ReleaseWaiting(ctx context.Context, handlerKeys []string, limit 
 			if err != nil {
 				return err
 			}
-			for part := range slices.Chunk(ids, longestList) {
-				if _, err := store.Exec(ctx, pool, s.Text(freeSQL), listOf(part)); err != nil {
-					return err
-				}
+			if _, err := execAll(ctx, s, pool, freeSQL, listOf(ids)); err != nil {
+				return err
 			}
 			released += int64(len(ids))
 		}

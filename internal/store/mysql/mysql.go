@@ -3,7 +3,8 @@ package mysql
 
 import (
 	"context"
-	"time"
+	"database/sql"
+	"slices"
 
 	"gorm.io/gorm"
 
@@ -18,6 +19,10 @@ import (
 // COMMITTED: above it, what a statement does not find is locked, too, and accepts and claims deadlock. No statement
 // returns the rows that it has changed. So rows are first read and locked, in one order and by an index that is forced,
 // and then changed by their IDs.
+//
+// A forced index serves ranges where statistics are stale, and where a scan of a small table would wait for rows of
+// others. MySQL may still read the whole of an index that has all columns of a statement. So such statements have a
+// condition on one more column that is always true, or look up each row of a query that comes first.
 //
 // Statements are those of all databases, see mysqldialect.Translating.
 type Store struct {
@@ -38,7 +43,7 @@ func New(db *gorm.DB, naming models.Naming, options store.Options) (*Store, erro
 
 func statements() base.Statements {
 	return base.Statements{Publishing: publishingSQL, Rejected: rejectedSQL, Requests: requestsSQL,
-		AddAudit: addAuditSQL, Siblings: siblingsSQL, AcceptKeys: acceptKeysSQL, AcceptDelete: acceptDeleteSQL,
+		AddAudit: addAuditSQL, Siblings: siblingsSQL, AcceptKeys: acceptKeysSQL,
 		DeleteAudit: deleteAuditSQL, ExpiredSizes: expiredSizesSQL, ExpiredMessages: expiredMessagesSQL,
 		ExpiredStatuses: expiredStatusesSQL, LeaseOwner: leaseOwnerSQL, ReleaseLease: releaseLeaseSQL, Paused: pausedSQL,
 		SetPaused: setPausedSQL, SetLegacyKeys: setLegacyKeysSQL, FurthestBehind: furthestBehindSQL,
@@ -74,26 +79,43 @@ func (s *Store) retrying(ctx context.Context, work func(gorm.ConnPool) error) er
 	}
 }
 
-// ids returns an argument for {list ?}.
+// longestList is how many values a list may have: MariaDB makes a join of one with 1,000, and a prepared statement has
+// at most 65,535 arguments.
+const longestList = 500
+
+// queryAll runs a query for the parts of a list, its first argument, and joins what it returns.
+func queryAll[T, E any, L ~[]E](ctx context.Context, s *Store, pool gorm.ConnPool, statement string,
+	scan func(*sql.Rows, *T) error, list L, args ...any,
+) (all []T, err error) {
+	for part := range slices.Chunk(list, longestList) {
+		found, err := store.Query(ctx, pool, s.Text(statement), scan, append([]any{part}, args...)...)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, found...)
+	}
+	return all, nil
+}
+
+// execAll runs a statement for the parts of a list, its first argument, and returns how many rows it affected.
+func execAll[E any, L ~[]E](ctx context.Context, s *Store, pool gorm.ConnPool, statement string, list L, args ...any) (
+	affected int64, err error,
+) {
+	for part := range slices.Chunk(list, longestList) {
+		n, err := store.Exec(ctx, pool, s.Text(statement), append([]any{part}, args...)...)
+		if err != nil {
+			return 0, err
+		}
+		affected += n
+	}
+	return affected, nil
+}
+
+// listOf returns an argument for {list ?}.
 func listOf[T any](values []T) mysqldialect.List {
 	list := make(mysqldialect.List, len(values))
 	for i, value := range values {
 		list[i] = value
 	}
 	return list
-}
-
-// orNull returns NULL for the ID of no worker.
-func orNull(text string) any {
-	if text == "" {
-		return nil
-	}
-	return text
-}
-
-func nullableTime(t *time.Time) any {
-	if t == nil {
-		return nil
-	}
-	return mysqldialect.Time(*t)
 }

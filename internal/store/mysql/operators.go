@@ -11,7 +11,8 @@ import (
 // operatorsForm passes lists as JSON, of which the statement's values are made. The parts are documented in the form of
 // PostgreSQL.
 var operatorsForm = operators.Form{
-	Form: base.Form{Parameter: "?", Time: func(t time.Time) any { return mysqldialect.Time(t) }, JSON: true},
+	Form: base.Form{Parameter: "?", Time: func(t time.Time) any { return mysqldialect.Time(t) }, JSON: true,
+		MaxList: longestList},
 	Parts: map[string]string{
 		"= any":      `IN ({list ?1})`,
 		"= any ID":   `IN ({list ?1})`,
@@ -30,7 +31,6 @@ var operatorsForm = operators.Form{
 		"at":                 `LEAST(?2, COALESCE({latest}, ?2))`,
 		"for update":         `FOR UPDATE`,
 		"skip locked":        `FOR UPDATE SKIP LOCKED`,
-		"as accepts lock":    `ORDER BY id, namespace FOR UPDATE`,
 		"octets":             `LENGTH(`, "/octets": `)`,
 	},
 }

@@ -1,9 +1,11 @@
 package mysql
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -45,18 +47,18 @@ WHERE s.message_number = ?1 AND s.handler_key = ?2 AND s.version = ?3 AND s.comp
 var (
 	// Assignments are taken one after the other: what reads a column comes before what changes it.
 	retrySQL = `
-UPDATE {statuses} s SET attempts = ` + attemptsSQL("s", `JSON_OBJECT('at', `+asJSONTime(atSQL)+`, 'retried', `+asJSONBool("1")+`)`) + `,
+UPDATE {statuses} s FORCE INDEX (PRIMARY) SET attempts = ` + attemptsSQL("s", `JSON_OBJECT('at', `+asJSONTime(atSQL)+`, 'retried', `+asJSONBool("1")+`)`) + `,
 	error_count = 0, abandoned_count = 0, interrupted_count = 0, requeued_count = requeued_count + 1, is_poisoned = 0,
 	published_at = NULL, next_attempt_at = ` + atSQL + `, poisoned_at = NULL, completed_at = NULL, outcome = '', ` + unclaimed + `
 WHERE id IN ({list ?1})`
 
 	discardSQL = `
-UPDATE {statuses} SET completed_at = ` + atSQL + `, outcome = 'discarded', abandoned_count = 0, interrupted_count = 0, is_poisoned = 0,
+UPDATE {statuses} FORCE INDEX (PRIMARY) SET completed_at = ` + atSQL + `, outcome = 'discarded', abandoned_count = 0, interrupted_count = 0, is_poisoned = 0,
 	next_attempt_at = NULL, ` + unclaimed + `
 WHERE id IN ({list ?1})`
 
 	releaseClaimSQL = `
-UPDATE {statuses} s SET attempts = ` + attemptsSQL("s", `JSON_OBJECT('at', `+asJSONTime(atSQL)+`, 'claimed_at', `+
+UPDATE {statuses} s FORCE INDEX (PRIMARY) SET attempts = ` + attemptsSQL("s", `JSON_OBJECT('at', `+asJSONTime(atSQL)+`, 'claimed_at', `+
 		asJSONTime("s.processing_started_at")+`, 'worker_id', CONVERT(s.worker_id USING utf8mb4), 'error', '`+operators.ReleasedError+`')`) + `,
 	abandoned_count = abandoned_count + 1, next_attempt_at = ` + atSQL + `, ` + unclaimed + `
 WHERE id IN ({list ?1})`
@@ -107,30 +109,19 @@ func (s *Store) act(ctx context.Context, pool gorm.ConnPool, condition, statemen
 	for _, ref := range refs {
 		versions[ref.ID] = ref.Version
 	}
-	refs = slices.Clone(refs)
-	slices.SortFunc(refs, func(a, b store.VersionedID) int { return strings.Compare(a.ID, b.ID) })
-	for part := range slices.Chunk(refs, longestList) {
-		var wanted mysqldialect.List
-		for _, ref := range part {
-			wanted = append(wanted, ref.ID)
-		}
-		locked, err := store.Query(ctx, pool, s.Text(lockOpenSQL+condition), scanChanged, wanted)
-		if err != nil {
-			return nil, err
-		}
-		var ids mysqldialect.List
-		for _, c := range locked {
-			if v := versions[c.ID]; v == 0 || v == c.version {
-				ids, done = append(ids, c.ID), append(done, c.ChangedStatus)
-			}
-		}
-		if len(ids) > 0 {
-			if _, err := store.Exec(ctx, pool, s.Text(statement), ids, now); err != nil {
-				return nil, err
-			}
+	wanted := slices.Sorted(maps.Keys(versions))
+	locked, err := queryAll(ctx, s, pool, lockOpenSQL+condition, scanChanged, listOf(wanted))
+	if err != nil {
+		return nil, err
+	}
+	var ids mysqldialect.List
+	for _, c := range locked {
+		if v := versions[c.ID]; v == 0 || v == c.version {
+			ids, done = append(ids, c.ID), append(done, c.ChangedStatus)
 		}
 	}
-	return done, nil
+	_, err = execAll(ctx, s, pool, statement, ids, now)
+	return done, err
 }
 
 func (s *Store) RerunStatus(ctx context.Context, pool gorm.ConnPool, messageNumber int64, handlerKey string,
@@ -155,7 +146,7 @@ const (
 SELECT s.id, s.message_id, s.handler_key, s.lane_handler, s.lane_key, s.processing_started_at IS NOT NULL
 FROM {statuses} s FORCE INDEX (message) WHERE s.message_number = ?1 ORDER BY s.handler_key FOR UPDATE`
 
-	deleteAnySQL = `DELETE FROM {statuses} WHERE id IN ({list ?1})`
+	deleteAnySQL = `DELETE x FROM {statuses} x FORCE INDEX (PRIMARY) WHERE x.id IN ({list ?1}) AND x.created_at IS NOT NULL`
 )
 
 func (s *Store) DeleteMessage(ctx context.Context, pool gorm.ConnPool, number int64) (deleted *models.Message,
@@ -182,15 +173,40 @@ func (s *Store) DeleteMessage(ctx context.Context, pool gorm.ConnPool, number in
 		}
 		ids, statuses = append(ids, c.ID), append(statuses, c.ChangedStatus)
 	}
-	if len(ids) > 0 {
-		if _, err := store.Exec(ctx, pool, s.Text(deleteAnySQL), ids); err != nil {
-			return nil, nil, 0, err
-		}
+	if _, err := execAll(ctx, s, pool, deleteAnySQL, ids); err != nil {
+		return nil, nil, 0, err
 	}
 	if left == 0 {
 		_, err = store.Exec(ctx, pool, s.Text(deleteMessagesSQL), mysqldialect.List{number})
 	}
 	return &found[0], statuses, left, err
+}
+
+// identitiesSQL uses the messages' primary key.
+const identitiesSQL = `SELECT id, namespace, number FROM {messages} FORCE INDEX (PRIMARY) WHERE number IN ({list ?1})`
+
+// LockMessages first reads which messages these are: rows are locked as they are read, and not in the order in which a
+// statement sorts them.
+func (s *Store) LockMessages(ctx context.Context, pool gorm.ConnPool, numbers []int64) ([]int64, error) {
+	stored, err := queryAll(ctx, s, pool, identitiesSQL, scanNumber, listOf(numbers))
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(stored, func(a, b base.StoredNumber) int {
+		return cmp.Or(strings.Compare(a.ID, b.ID), strings.Compare(a.Namespace, b.Namespace))
+	})
+	pairs := make(mysqldialect.Rows, len(stored))
+	for i, m := range stored {
+		pairs[i] = []any{m.ID, m.Namespace}
+	}
+	stored, err = queryAll(ctx, s, pool, lockMessagesSQL, scanNumber, pairs)
+	var locked []int64
+	for _, m := range stored {
+		if slices.Contains(numbers, m.Number) { // it may have been deleted and accepted again in between
+			locked = append(locked, m.Number)
+		}
+	}
+	return locked, err
 }
 
 const (
@@ -201,7 +217,7 @@ FROM {statuses} FORCE INDEX (message) WHERE message_number IN ({list ?1}) GROUP 
 
 	addStatusesSQL = `
 INSERT INTO {statuses} (id, message_number, message_id, handler_key, sequence, message_bytes, created_at, lane_handler, lane_key)
-VALUES `
+{rows ?1}`
 )
 
 // AddStatuses adds rows to messages that are locked. A message without any row is about to be cleaned up.
@@ -216,43 +232,34 @@ func (s *Store) AddStatuses(ctx context.Context, pool gorm.ConnPool, key string,
 		at = now
 	}
 	type earliest struct{ number, sequence, bytes, has int64 }
-	for part := range slices.Chunk(statuses, longestList) {
-		var numbers mysqldialect.List
-		for _, each := range part {
-			numbers = append(numbers, each.MessageNumber)
-		}
-		found, err := store.Query(ctx, pool, s.Text(earliestSQL), func(rows *sql.Rows, e *earliest) error {
-			return rows.Scan(&e.number, &e.sequence, &e.bytes, &e.has)
-		}, numbers, listOf(keys))
-		if err != nil {
-			return nil, err
-		}
-		of := make(map[int64]earliest, len(found))
-		for _, e := range found {
-			of[e.number] = e
-		}
-		var rows []string
-		var args []any
-		for _, each := range part {
-			e, has := of[each.MessageNumber]
-			if !has || e.has > 0 {
-				continue
-			}
-			var lane [2]any
-			if each.Lane != nil {
-				lane = [2]any{each.Lane.Handler, each.Lane.Key}
-			}
-			rows, added = append(rows, `(?, ?, ?, ?, ?, ?, ?, ?, ?)`), append(added, each.ID)
-			args = append(args, each.ID, each.MessageNumber, each.MessageID, key, e.sequence, e.bytes, mysqldialect.Time(at),
-				lane[0], lane[1])
-		}
-		if len(rows) > 0 {
-			if _, err := store.Exec(ctx, pool, s.Text(addStatusesSQL)+strings.Join(rows, ", "), args...); err != nil {
-				return nil, err
-			}
-		}
+	numbers := make(mysqldialect.List, len(statuses))
+	for i, each := range statuses {
+		numbers[i] = each.MessageNumber
 	}
-	return added, nil
+	found, err := queryAll(ctx, s, pool, earliestSQL, func(rows *sql.Rows, e *earliest) error {
+		return rows.Scan(&e.number, &e.sequence, &e.bytes, &e.has)
+	}, numbers, listOf(keys))
+	if err != nil {
+		return nil, err
+	}
+	of := make(map[int64]earliest, len(found))
+	for _, e := range found {
+		of[e.number] = e
+	}
+	var rows mysqldialect.Rows
+	for _, each := range statuses {
+		e, has := of[each.MessageNumber]
+		if !has || e.has > 0 {
+			continue
+		}
+		row := []any{each.ID, each.MessageNumber, each.MessageID, key, e.sequence, e.bytes, at, nil, nil}
+		if each.Lane != nil {
+			row[7], row[8] = each.Lane.Handler, each.Lane.Key
+		}
+		rows, added = append(rows, row), append(added, each.ID)
+	}
+	_, err = execAll(ctx, s, pool, addStatusesSQL, rows)
+	return added, err
 }
 
 const (

@@ -33,12 +33,12 @@ const stateBits = `(CASE WHEN s.completed_at IS NOT NULL THEN CASE s.outcome WHE
 	WHEN s.is_poisoned THEN 8 WHEN s.processing_started_at IS NOT NULL THEN 2
 	WHEN s.last_error IS NOT NULL AND s.error_count + s.abandoned_count + s.interrupted_count > 0 THEN 65 ELSE 1 END)`
 
-// listed is a status that a list has read.
+// listed is a status that a list has read. In a failure group due is when it was created.
 type listed struct {
 	store.StatusHit
-	number  int64
-	matches bool
-	due     store.Stamp
+	number            int64
+	matches, poisoned bool
+	due               store.Stamp
 }
 
 const listedColumns = `s.id, s.handler_key, s.version, s.message_id, s.message_number, s.due_at,
@@ -96,11 +96,16 @@ WHERE `+stage.where+` ORDER BY `+stage.order+` LIMIT ?8`), scanListed, key, scan
 		}
 	}
 	if scan.ComparesMessage {
-		err = s.showMessages(ctx, pool, rows, func(l *listed, m message, found bool) {
-			l.matches = l.matches && found && m.matches(scan)
-		})
+		err = s.compareMessages(ctx, pool, rows, scan)
 	}
 	return rows, err
+}
+
+// compareMessages leaves only those rows matching whose messages match.
+func (s *Store) compareMessages(ctx context.Context, pool gorm.ConnPool, rows []listed, scan store.StatusScan) error {
+	return s.showMessages(ctx, pool, rows, func(l *listed, m message, found bool) {
+		l.matches = l.matches && found && m.matches(scan)
+	})
 }
 
 // showMessages reads the messages of the rows.
@@ -113,21 +118,16 @@ func (s *Store) showMessages(ctx context.Context, pool gorm.ConnPool, rows []lis
 	}
 	slices.Sort(numbers)
 	of := map[int64]message{}
-	for part := range slices.Chunk(slices.Compact(numbers), longestList) {
-		found, err := store.Query(ctx, pool, s.Text(`SELECT `+messageColumns+` WHERE number IN ({list ?1})`), scanMessage,
-			listOf(part))
-		if err != nil {
-			return err
-		}
-		for _, m := range found {
-			of[m.number] = m
-		}
+	messages, err := queryAll(ctx, s, pool, `SELECT `+messageColumns+` FORCE INDEX (PRIMARY) WHERE number IN ({list ?1})`,
+		scanMessage, listOf(slices.Compact(numbers)))
+	for _, m := range messages {
+		of[m.number] = m
 	}
 	for i := range rows {
 		m, found := of[rows[i].number]
 		do(&rows[i], m, found)
 	}
-	return nil
+	return err
 }
 
 func (s *Store) ScanStatuses(ctx context.Context, pool gorm.ConnPool, scan store.StatusScan) (
@@ -221,27 +221,25 @@ func (s *Store) scanMessages(ctx context.Context, pool gorm.ConnPool, scan store
 			numbers, of[m.number] = append(numbers, m.number), m
 		}
 	}
+	rows, err := queryAll(ctx, s, pool, `SELECT `+listedColumns+` FROM {statuses} s FORCE INDEX (message)
+WHERE s.message_number IN ({list ?1}) ORDER BY s.message_number, s.handler_key`, scanListed, listOf(numbers), nil, nil,
+		scan.States, scan.Fingerprint, scan.ErrorText, scan.ReadsErrors)
+	if err != nil {
+		return nil, err
+	}
 	var matching []listed
 	read, perMessage := 0, map[int64]int{}
-	for part := range slices.Chunk(numbers, longestList) {
-		rows, err := store.Query(ctx, pool, s.Text(`SELECT `+listedColumns+` FROM {statuses} s FORCE INDEX (message)
-WHERE s.message_number IN ({list ?1}) ORDER BY s.message_number, s.handler_key`), scanListed, listOf(part), nil, nil,
-			scan.States, scan.Fingerprint, scan.ErrorText, scan.ReadsErrors)
-		if err != nil {
-			return nil, err
+	for _, row := range rows {
+		if row.number == scan.After.Number && row.HandlerKey <= scan.After.Key || perMessage[row.number] == scan.PerMessage {
+			continue
 		}
-		for _, row := range rows {
-			if row.number == scan.After.Number && row.HandlerKey <= scan.After.Key || perMessage[row.number] == scan.PerMessage {
-				continue
-			}
-			read++
-			perMessage[row.number]++
-			m := of[row.number]
-			row.Type, row.ReceivedAt = m.kind, m.receivedAt
-			row.Place = store.ListPlace{At: store.ListTime(m.receivedAt), Number: row.number, Key: row.HandlerKey}
-			if row.matches && (len(scan.HandlerKeys) == 0 || slices.Contains(scan.HandlerKeys, row.HandlerKey)) {
-				matching = append(matching, row)
-			}
+		read++
+		perMessage[row.number]++
+		m := of[row.number]
+		row.Type, row.ReceivedAt = m.kind, m.receivedAt
+		row.Place = store.ListPlace{At: store.ListTime(m.receivedAt), Number: row.number, Key: row.HandlerKey}
+		if row.matches && (len(scan.HandlerKeys) == 0 || slices.Contains(scan.HandlerKeys, row.HandlerKey)) {
+			matching = append(matching, row)
 		}
 	}
 	slices.SortFunc(matching, func(a, b listed) int {
@@ -259,15 +257,17 @@ WHERE s.message_number IN ({list ?1}) ORDER BY s.message_number, s.handler_key`)
 
 const (
 	// nextKeySQL and hasDueSQL use the due index. Completed rows are in it, too, so that the next key is found first.
-	nextKeySQL = `SELECT handler_key FROM {statuses} FORCE INDEX (due) WHERE handler_key > ?1 ORDER BY handler_key LIMIT 1`
-	hasDueSQL  = `SELECT EXISTS (SELECT 1 FROM {statuses} FORCE INDEX (due) WHERE handler_key = ?1 AND due_at >= '` + firstTime + `')`
+	nextKeySQL = `
+SELECT handler_key FROM {statuses} FORCE INDEX (due) WHERE handler_key > ?1 AND created_at IS NOT NULL ORDER BY handler_key LIMIT 1`
+	hasDueSQL = `SELECT EXISTS (SELECT 1 FROM {statuses} FORCE INDEX (due) WHERE handler_key = ?1 AND due_at >= '` + firstTime + `' AND created_at IS NOT NULL)`
 
 	// hasFailingSQL uses the index on failures.
-	hasFailingSQL = `SELECT EXISTS (SELECT 1 FROM {statuses} FORCE INDEX (failures) WHERE handler_key = ?1 AND failing > '')`
+	hasFailingSQL = `SELECT EXISTS (SELECT 1 FROM {statuses} FORCE INDEX (failures) WHERE handler_key = ?1 AND failing > '' AND created_at IS NOT NULL)`
 
 	// nextParkedSQL uses the index on parked rows.
 	nextParkedSQL = `
-SELECT handler_key FROM {statuses} FORCE INDEX (parked) WHERE parked = ?2 AND handler_key > ?1 ORDER BY handler_key LIMIT 1`
+SELECT handler_key FROM {statuses} FORCE INDEX (parked)
+WHERE parked = ?2 AND handler_key > ?1 AND created_at IS NOT NULL ORDER BY handler_key LIMIT 1`
 )
 
 func (s *Store) KeysIn(ctx context.Context, pool gorm.ConnPool, stage store.Stage, limit int) (
@@ -322,7 +322,7 @@ SELECT s.processing_started_at IS NOT NULL, s.worker_id, s.due_at, s.lane_key IS
 WHERE s.handler_key = ?1 AND s.due_at <= ?2 ORDER BY s.due_at, s.id LIMIT ?3`
 
 	countDueSQL = `
-SELECT COUNT(*) FROM (SELECT 1 FROM {statuses} FORCE INDEX (due) WHERE handler_key = ?1 AND due_at >= '` + firstTime + `' LIMIT ?2) x`
+SELECT COUNT(*) FROM (SELECT 1 FROM {statuses} FORCE INDEX (due) WHERE handler_key = ?1 AND due_at >= '` + firstTime + `' AND created_at IS NOT NULL LIMIT ?2) x`
 )
 
 func (s *Store) CountOpen(ctx context.Context, pool gorm.ConnPool, keys []string, limit int, now, soon time.Time,
@@ -338,11 +338,10 @@ func (s *Store) CountOpen(ctx context.Context, pool gorm.ConnPool, keys []string
 			args      []any
 		}{{&c.Open, countDueSQL, []any{key, limit}}, {&c.Poisoned, parkedSQL, []any{1, key, limit}},
 			{&c.Waiting, parkedSQL, []any{2, key, limit}}} {
-			found, err := store.Query(ctx, pool, s.Text(count.statement), store.Value[int64], count.args...)
-			if err != nil {
+			var err error
+			if *count.into, err = s.count(ctx, pool, count.statement, count.args...); err != nil {
 				return nil, err
 			}
-			*count.into = found[0]
 		}
 		_, err := store.Query(ctx, pool, s.Text(openDueSQL), func(rows *sql.Rows, _ *struct{}) error {
 			var claimed, inLane bool
@@ -373,17 +372,14 @@ func (s *Store) CountOpen(ctx context.Context, pool gorm.ConnPool, keys []string
 }
 
 func (s *Store) CountPoisoned(ctx context.Context, pool gorm.ConnPool, handlerKey string, limit int64) (int64, error) {
-	found, err := store.Query(ctx, pool, s.Text(parkedSQL), store.Value[int64], 1, handlerKey, limit)
-	if err != nil {
-		return 0, err
-	}
-	return found[0], nil
+	return s.count(ctx, pool, parkedSQL, 1, handlerKey, limit)
 }
 
 const (
 	// nextGroupSQL and ofGroupSQL use the index on failures.
 	nextGroupSQL = `
-SELECT failing FROM {statuses} FORCE INDEX (failures) WHERE handler_key = ?1 AND failing > ?2 ORDER BY failing LIMIT 1`
+SELECT failing FROM {statuses} FORCE INDEX (failures)
+WHERE handler_key = ?1 AND failing > ?2 AND created_at IS NOT NULL ORDER BY failing LIMIT 1`
 
 	ofGroupSQL = `
 SELECT s.id, s.is_poisoned, s.created_at, (` + stateBits + ` & ?4) <> 0, s.message_number FROM {statuses} s FORCE INDEX (failures)
@@ -414,29 +410,17 @@ func (s *Store) CountGroups(ctx context.Context, pool gorm.ConnPool, scan store.
 	counts []store.GroupCount, err error,
 ) {
 	for _, group := range scan.Groups {
-		rows, err := store.Query(ctx, pool, s.Text(ofGroupSQL), func(rows *sql.Rows, l *groupRow) error {
+		rows, err := store.Query(ctx, pool, s.Text(ofGroupSQL), func(rows *sql.Rows, l *listed) error {
 			return rows.Scan(&l.ID, &l.poisoned, &l.due, &l.matches, &l.number)
 		}, group.HandlerKey, group.Fingerprint, group.Before, scan.States, scan.Depth)
+		if err == nil && scan.ComparesMessage {
+			err = s.compareMessages(ctx, pool, rows, store.StatusScan{Type: scan.Type, From: scan.From, To: scan.To})
+		}
 		if err != nil {
 			return nil, err
 		}
 		if len(rows) == 0 {
 			continue
-		}
-		if scan.ComparesMessage {
-			plain := make([]listed, len(rows))
-			for i := range rows {
-				plain[i] = rows[i].listed
-			}
-			compared := store.StatusScan{Type: scan.Type, From: scan.From, To: scan.To}
-			if err := s.showMessages(ctx, pool, plain, func(l *listed, m message, found bool) {
-				l.matches = l.matches && found && m.matches(compared)
-			}); err != nil {
-				return nil, err
-			}
-			for i := range rows {
-				rows[i].listed = plain[i]
-			}
 		}
 		count, sample := countGroup(rows)
 		found, err := s.OpenStatuses(ctx, pool, []string{sample})
@@ -451,14 +435,8 @@ func (s *Store) CountGroups(ctx context.Context, pool gorm.ConnPool, scan store.
 	return counts, nil
 }
 
-// groupRow is a row of a failure group; due is when it was created.
-type groupRow struct {
-	listed
-	poisoned bool
-}
-
 // countGroup counts rows, the newest first, and returns the ID of the one to show.
-func countGroup(rows []groupRow) (c store.GroupCount, sample string) {
+func countGroup(rows []listed) (c store.GroupCount, sample string) {
 	c.Looked, c.Lowest = int64(len(rows)), rows[len(rows)-1].ID
 	sample = c.Lowest
 	for i := len(rows) - 1; i >= 0; i-- {
@@ -523,7 +501,7 @@ SELECT lane_handler, lane_key, COUNT(*), MIN(sequence) FROM (
 
 	behindSQL = `
 SELECT COUNT(*) FROM (
-	SELECT 1 FROM {statuses} FORCE INDEX (lane) WHERE lane_open = ?1 AND lane_key = ?2 AND is_poisoned = 0 AND sequence > ?3
+	SELECT 1 FROM {statuses} FORCE INDEX (lane) WHERE lane_open = ?1 AND lane_key = ?2 AND is_poisoned = 0 AND sequence > ?3 AND created_at IS NOT NULL
 	ORDER BY sequence LIMIT ?4
 ) w`
 )
@@ -543,11 +521,10 @@ func (s *Store) ParkedLanes(ctx context.Context, pool gorm.ConnPool, handlerKey 
 	}
 	each := waiting / int64(len(found))
 	for _, l := range found {
-		behind, err := store.Query(ctx, pool, s.Text(behindSQL), store.Value[int64], l.Handler, l.Key, l.first, each)
-		if err != nil {
+		if l.Waiting, err = s.count(ctx, pool, behindSQL, l.Handler, l.Key, l.first, each); err != nil {
 			return nil, err
 		}
-		if l.Waiting = behind[0]; l.Waiting > 0 {
+		if l.Waiting > 0 {
 			l.Capped = l.Waiting >= each
 			lanes = append(lanes, l.ParkedLane)
 		}
@@ -584,17 +561,11 @@ func (s *Store) RecentStatuses(ctx context.Context, pool gorm.ConnPool, scan sto
 		return store.Recent{}, err
 	}
 	out.Messages = len(numbers)
-	for part := range slices.Chunk(numbers, longestList) {
-		statuses, err := store.Query(ctx, pool, s.Text(ofMessagesSQL), func(rows *sql.Rows, h *models.HandlerStatus) error {
-			var created, completed, poisoned store.Stamp
-			err := rows.Scan(&created, &completed, &h.Outcome, &h.IsPoisoned, &poisoned, &h.ErrorCount)
-			h.CreatedAt, h.CompletedAt, h.PoisonedAt = created.Time, completed.Pointer(), poisoned.Pointer()
-			return err
-		}, listOf(part), scan.HandlerKey)
-		if err != nil {
-			return store.Recent{}, err
-		}
-		out.Statuses = append(out.Statuses, statuses...)
-	}
-	return out, nil
+	out.Statuses, err = queryAll(ctx, s, pool, ofMessagesSQL, func(rows *sql.Rows, h *models.HandlerStatus) error {
+		var created, completed, poisoned store.Stamp
+		err := rows.Scan(&created, &completed, &h.Outcome, &h.IsPoisoned, &poisoned, &h.ErrorCount)
+		h.CreatedAt, h.CompletedAt, h.PoisonedAt = created.Time, completed.Pointer(), poisoned.Pointer()
+		return err
+	}, listOf(numbers), scan.HandlerKey)
+	return out, err
 }

@@ -55,49 +55,45 @@ func scanKey(rows *sql.Rows, p *models.Partition) error {
 func (s *Store) RecordProgress(ctx context.Context, rows []models.Partition, unlisted []store.Topic,
 	now time.Time,
 ) error {
-	err := s.retrying(ctx, func(pool gorm.ConnPool) error { return s.record(ctx, pool, rows, unlisted, now) })
-	return base.Doing("record what partitions have caught up to", err)
-}
-
-func (s *Store) record(ctx context.Context, pool gorm.ConnPool, rows []models.Partition, unlisted []store.Topic,
-	now time.Time,
-) error {
-	known, err := store.Query(ctx, pool, s.Text(partitionsSQL), base.ScanPartition)
-	if err != nil {
-		return err
-	}
-	declared := now.Add(-store.DeclareEvery)
-	rows = slices.Clone(rows)
-	slices.SortFunc(rows, func(a, b models.Partition) int {
-		return cmp.Or(cmp.Compare(a.Channel, b.Channel), cmp.Compare(a.GroupID, b.GroupID), cmp.Compare(a.Topic, b.Topic),
-			cmp.Compare(a.Partition, b.Partition))
-	})
-	for _, r := range rows {
-		if slices.ContainsFunc(known, func(k models.Partition) bool { return repeats(k, r, declared) }) {
-			continue
-		}
-		if _, err := store.Exec(ctx, pool, s.Text(recordProgressSQL), r.Channel, r.GroupID, r.Topic, r.Partition, r.Inline,
-			r.CaughtUpAt, now); err != nil {
-			return err
-		}
-	}
-	for _, t := range unlisted {
-		_, err := store.Exec(ctx, pool, s.Text(declareTopicSQL), t.Channel, t.GroupID, t.Topic, now, declared)
+	err := s.retrying(ctx, func(pool gorm.ConnPool) error {
+		known, err := store.Query(ctx, pool, s.Text(partitionsSQL), base.ScanPartition)
 		if err != nil {
 			return err
 		}
-	}
-	undeclared, err := store.Query(ctx, pool, s.Text(undeclaredSQL), scanKey, now.Add(-store.CountUndeclaredEvery))
-	if err != nil {
-		return err
-	}
-	for _, p := range undeclared {
-		if _, err := store.Exec(ctx, pool, s.Text(countUndeclaredSQL), p.Channel, p.GroupID, p.Topic, p.Partition, now,
-			int64(2*store.CountUndeclaredEvery/time.Second)); err != nil {
+		declared := now.Add(-store.DeclareEvery)
+		rows = slices.Clone(rows)
+		slices.SortFunc(rows, func(a, b models.Partition) int {
+			return cmp.Or(cmp.Compare(a.Channel, b.Channel), cmp.Compare(a.GroupID, b.GroupID), cmp.Compare(a.Topic, b.Topic),
+				cmp.Compare(a.Partition, b.Partition))
+		})
+		for _, r := range rows {
+			if slices.ContainsFunc(known, func(k models.Partition) bool { return repeats(k, r, declared) }) {
+				continue
+			}
+			if _, err := store.Exec(ctx, pool, s.Text(recordProgressSQL), r.Channel, r.GroupID, r.Topic, r.Partition, r.Inline,
+				r.CaughtUpAt, now); err != nil {
+				return err
+			}
+		}
+		for _, t := range unlisted {
+			_, err := store.Exec(ctx, pool, s.Text(declareTopicSQL), t.Channel, t.GroupID, t.Topic, now, declared)
+			if err != nil {
+				return err
+			}
+		}
+		undeclared, err := store.Query(ctx, pool, s.Text(undeclaredSQL), scanKey, now.Add(-store.CountUndeclaredEvery))
+		if err != nil {
 			return err
 		}
-	}
-	return nil
+		for _, p := range undeclared {
+			if _, err := store.Exec(ctx, pool, s.Text(countUndeclaredSQL), p.Channel, p.GroupID, p.Topic, p.Partition, now,
+				int64(2*store.CountUndeclaredEvery/time.Second)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return base.Doing("record what partitions have caught up to", err)
 }
 
 // repeats reports whether a row says nothing new of a known one, whose declaration is young.

@@ -3,7 +3,6 @@ package mysql
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"gorm.io/gorm"
 
@@ -16,7 +15,7 @@ import (
 // settleSQL uses the primary key. The rows are locked. A poisoned row has no next attempt. MySQL takes assignments one
 // after the other, so that those which read a column come before those which change it.
 var settleSQL = `
-UPDATE {statuses} s JOIN ({rows ?1}) c ON c.c0 = s.id SET
+UPDATE ({rows ?1}) c STRAIGHT_JOIN {statuses} s FORCE INDEX (PRIMARY) ON s.id = c.c0 SET
 	s.attempts = CASE WHEN c.c7 IS NULL THEN s.attempts ELSE ` + attemptsSQL("s", failedAttemptSQL) + ` END,
 	s.error_count = c.c1, s.abandoned_count = c.c2, s.interrupted_count = c.c3,
 	s.last_error = COALESCE(c.c4, s.last_error), s.fingerprint = COALESCE(c.c5, s.fingerprint),
@@ -48,13 +47,12 @@ func attemptsSQL(row, entry string) string {
 func (s *Store) Settle(ctx context.Context, settlements []store.Settlement, locked store.Locked) (
 	applied []bool, err error,
 ) {
-	applied = make([]bool, len(settlements))
 	if len(settlements) == 0 {
-		return applied, nil
+		return []bool{}, nil
 	}
-	err = s.retrying(ctx, func(pool gorm.ConnPool) error {
-		clear(applied)
-		return s.settle(ctx, pool, settlements, lockingBy(lockVersionedSQL, locked), applied)
+	err = s.retrying(ctx, func(pool gorm.ConnPool) (err error) {
+		applied, err = s.settle(ctx, pool, settlements, lockingBy(lockVersionedSQL, locked))
+		return err
 	})
 	if err != nil {
 		return nil, base.Doing("settle", err)
@@ -62,34 +60,30 @@ func (s *Store) Settle(ctx context.Context, settlements []store.Settlement, lock
 	return applied, nil
 }
 
-func (s *Store) settle(ctx context.Context, pool gorm.ConnPool, settlements []store.Settlement, statement string,
-	applied []bool,
-) error {
+func (s *Store) settle(ctx context.Context, pool gorm.ConnPool, settlements []store.Settlement, statement string) (
+	[]bool, error,
+) {
 	wanted := make([]versioned, len(settlements))
 	for i, each := range settlements {
 		wanted[i] = versioned{each.StatusID, each.Version}
 	}
-	locked, err := s.lockVersioned(ctx, pool, statement, wanted)
+	applied, err := s.lockVersioned(ctx, pool, statement, wanted)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var rows mysqldialect.Rows
 	for i, each := range settlements {
-		if applied[i] = locked[wanted[i]]; !applied[i] {
+		if !applied[i] {
 			continue
 		}
 		text, named := base.Failure(each)
 		row := []any{each.StatusID, each.ErrorCount, each.AbandonedCount, each.InterruptedCount, text, named,
-			nullableTime(each.NextAttemptAt), nil, each.Poisoned}
+			each.NextAttemptAt, nil, each.Poisoned}
 		if !each.FailedAt.IsZero() {
-			row[7] = mysqldialect.Time(each.FailedAt)
+			row[7] = each.FailedAt
 		}
 		rows = append(rows, row)
 	}
-	for part := range slices.Chunk(rows, longestList) {
-		if _, err := store.Exec(ctx, pool, s.Text(settleSQL), part); err != nil {
-			return err
-		}
-	}
-	return nil
+	_, err = execAll(ctx, s, pool, settleSQL, rows)
+	return applied, err
 }

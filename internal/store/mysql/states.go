@@ -3,8 +3,9 @@ package mysql
 import (
 	"context"
 	"database/sql"
-	"slices"
 	"time"
+
+	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/store/base"
@@ -13,8 +14,8 @@ import (
 
 // statesSQL uses the unique key on (message_number, handler_key).
 const statesSQL = `
-SELECT id, version, completed_at IS NOT NULL, is_poisoned, processing_started_at IS NOT NULL
-FROM {statuses} FORCE INDEX (message) WHERE message_number IN ({list ?1}) AND (message_number, handler_key) IN ({pairs ?2})`
+SELECT s.id, s.version, s.completed_at IS NOT NULL, s.is_poisoned, s.processing_started_at IS NOT NULL
+FROM ({rows ?1}) c STRAIGHT_JOIN {statuses} s FORCE INDEX (message) ON s.message_number = c.c0 AND s.handler_key = c.c1`
 
 // openClaimsSQL walks the due index from a place on.
 const openClaimsSQL = `
@@ -23,22 +24,15 @@ FROM {statuses} FORCE INDEX (due)
 WHERE handler_key = ?2 AND due_at >= ?3 AND (due_at > ?3 OR id > ?4) ORDER BY due_at, id LIMIT ?5`
 
 func (s *Store) States(ctx context.Context, refs []store.Ref) (map[string]store.State, error) {
-	states := make(map[string]store.State, len(refs))
-	for part := range slices.Chunk(refs, longestList) {
-		var numbers mysqldialect.List
-		var pairs mysqldialect.Rows
-		for _, ref := range part {
-			numbers, pairs = append(numbers, ref.MessageNumber), append(pairs, []any{ref.MessageNumber, ref.HandlerKey})
-		}
-		rows, err := store.Query(ctx, s.Pool(ctx), s.Text(statesSQL), base.ScanState, numbers, pairs)
-		if err != nil {
-			return nil, base.Doing("read statuses back", err)
-		}
-		for _, row := range rows {
-			states[row.ID] = row.State
-		}
+	pairs := make(mysqldialect.Rows, len(refs))
+	for i, ref := range refs {
+		pairs[i] = []any{ref.MessageNumber, ref.HandlerKey}
 	}
-	return states, nil
+	rows, err := queryAll(ctx, s, s.Pool(ctx), statesSQL, base.ScanState, pairs)
+	if err != nil {
+		return nil, base.Doing("read statuses back", err)
+	}
+	return base.ByID(rows), nil
 }
 
 func (s *Store) OpenClaims(ctx context.Context, walks []store.ClaimWalk) ([]store.OpenClaims, error) {
@@ -125,15 +119,22 @@ func (s *Store) backlog(ctx context.Context, key store.KeyLimit, now time.Time) 
 			}
 		}
 	}
-	var counts [2]int
-	for i, parked := range []int{1, 2} {
-		found, err := store.Query(ctx, s.Pool(ctx), s.Text(parkedSQL), store.Value[int], parked, key.HandlerKey, key.Limit)
-		if err != nil {
+	var counts [2]int64
+	for i := range counts {
+		if counts[i], err = s.count(ctx, s.Pool(ctx), parkedSQL, i+1, key.HandlerKey, key.Limit); err != nil {
 			return b, err
 		}
-		counts[i] = found[0]
 	}
-	b.Poisoned, b.Waiting = counts[0], b.Waiting+counts[1]
-	b.Capped = len(rows) >= key.Limit || counts[0] >= key.Limit || counts[1] >= key.Limit
+	b.Poisoned, b.Waiting = int(counts[0]), b.Waiting+int(counts[1])
+	b.Capped = max(len(rows), int(counts[0]), int(counts[1])) >= key.Limit
 	return b, nil
+}
+
+// count returns the number that a statement returns.
+func (s *Store) count(ctx context.Context, pool gorm.ConnPool, statement string, args ...any) (int64, error) {
+	found, err := store.Query(ctx, pool, s.Text(statement), store.Value[int64], args...)
+	if err != nil {
+		return 0, err
+	}
+	return found[0], nil
 }

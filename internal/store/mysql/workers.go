@@ -54,10 +54,11 @@ FROM {workers} ORDER BY started_at, id`
 	markReleasedSQL = `UPDATE {workers} SET released_at = UTC_TIMESTAMP(6) WHERE id = ?1 AND released_at IS NULL`
 
 	deletableSQL = `
-SELECT id FROM {workers} WHERE id IN ({list ?1}) AND (stopped_at IS NOT NULL OR released_at IS NOT NULL) ORDER BY id FOR UPDATE`
+SELECT id FROM {workers} FORCE INDEX (PRIMARY)
+WHERE id IN ({list ?1}) AND (stopped_at IS NOT NULL OR released_at IS NOT NULL) ORDER BY id FOR UPDATE`
 
-	deleteWorkersSQL = `DELETE FROM {workers} WHERE id IN ({list ?1})`
-	deleteLocksSQL   = `DELETE FROM {worker locks} WHERE id IN ({list ?1})`
+	deleteWorkerSQL = `DELETE FROM {workers} WHERE id = ?1`
+	deleteLockSQL   = `DELETE FROM {worker locks} WHERE id = ?1`
 )
 
 func (s *Store) Heartbeat(ctx context.Context, w store.Worker, _ time.Time) error {
@@ -145,18 +146,18 @@ func isLockNotFree(err error) bool {
 }
 
 func (s *Store) DeleteWorkers(ctx context.Context, workerIDs []string) (deleted int64, err error) {
-	if len(workerIDs) == 0 {
-		return 0, nil
-	}
+	workerIDs = slices.Sorted(slices.Values(workerIDs))
 	err = s.retrying(ctx, func(pool gorm.ConnPool) error {
-		ids, err := store.Query(ctx, pool, s.Text(deletableSQL), store.Value[string], listOf(workerIDs))
-		if err != nil || len(ids) == 0 {
-			deleted = 0
-			return err
+		ids, err := queryAll(ctx, s, pool, deletableSQL, store.Value[string], listOf(workerIDs))
+		for _, id := range ids {
+			if _, err := store.Exec(ctx, pool, s.Text(deleteWorkerSQL), id); err != nil {
+				return err
+			}
+			if _, err := store.Exec(ctx, pool, s.Text(deleteLockSQL), id); err != nil {
+				return err
+			}
 		}
-		if deleted, err = store.Exec(ctx, pool, s.Text(deleteWorkersSQL), listOf(ids)); err == nil {
-			_, err = store.Exec(ctx, pool, s.Text(deleteLocksSQL), listOf(ids))
-		}
+		deleted = int64(len(ids))
 		return err
 	})
 	return deleted, base.Doing("delete workers", err)

@@ -152,18 +152,19 @@ var acceptRaceTests = []test{
 			return
 		}
 		s.accept(message("gone", "h"), message("known", "h"))
-		// The accept has begun and is held where messages can still be deleted.
+		// The accept has found the message, and waits to lock it.
 		for i, batch := range [][]store.NewMessage{
 			{message("gone", "h", "i"), message("new0", "h")},
 			{message("new1", "h"), message("gone", "h", "i"), message("known", "late"), message("new2", "h")},
 			{message("gone", "h", "i")},
 		} {
-			release := s.hold(Event{Statement: "INSERT", Table: "inbox_messages"})
+			tx := s.begin()
+			s.lock(tx, "inbox_messages", "id = 'gone'")
 			accepted := s.acceptBehind(func() *gorm.DB {
-				if cleaned := s.db.Exec(`DELETE FROM inbox_messages WHERE id = 'gone'`); cleaned.Error != nil {
+				if cleaned := tx.Exec(`DELETE FROM inbox_messages WHERE id = 'gone'`); cleaned.Error != nil {
 					return cleaned
 				}
-				return &gorm.DB{Error: release()}
+				return tx.Commit()
 			}, batch...)
 			var expected []string
 			for j, m := range batch {
@@ -179,6 +180,21 @@ var acceptRaceTests = []test{
 		require.NoError(s,
 			s.db.Raw(`SELECT count(*) FROM inbox_handler_statuses s JOIN inbox_messages m ON m.id = s.message_id WHERE m.number <> s.message_number`).Scan(&strays).Error)
 		require.Zero(s, strays)
+	}},
+	{"an accept does not wait for the same ID in another namespace", func(s *suite) {
+		if s.onSQLite("SQLite has one writer") {
+			return
+		}
+		s.accept(message("m1", "mail"))
+		tx, other := s.begin(), message("m1", "mail")
+		other.Namespace = "billing"
+		s.acceptTx(tx, noon, other)
+		soon, cancel := context.WithTimeout(s.ctx, patience/2)
+		defer cancel()
+		accepted, err := s.store.Accept(soon, store.AcceptBatch{
+			Messages: []store.NewMessage{message("m1", "mail", "stock"), message("m2", "mail")}, Now: noon})
+		require.NoError(s, err)
+		require.Equal(s, []store.Accepted{{StatusesAdded: 1}, {Inserted: true, StatusesAdded: 1}}, accepted)
 	}},
 	{"after a rollback, an accept that waited inserts the message", func(s *suite) {
 		tx := s.begin()

@@ -195,4 +195,22 @@ var pruneTests = []test{
 		require.NoError(s, err)
 		require.EqualValues(s, 1, deleted)
 	}},
+	{"a marker of the same message that is not committed yet is not waited for", func(s *suite) {
+		if s.onSQLite("SQLite has one writer") {
+			return
+		}
+		expired := make([]models.Marker, 50)
+		for i := range expired {
+			expired[i] = models.Marker{MessageID: fmt.Sprint(i), HandlerKey: "h", ProcessedAt: noon, ExpiresAt: noon}
+		}
+		fresh := models.Marker{MessageID: "1", HandlerKey: "i", ProcessedAt: noon, ExpiresAt: cutoff.Add(time.Hour)}
+		require.NoError(s, s.db.Create(&expired).Error)
+		tx := s.begin()
+		require.NoError(s, tx.Create(&fresh).Error)
+		soon, cancel := context.WithTimeout(s.ctx, patience/2)
+		defer cancel()
+		deleted, err := s.store.DeleteMarkers(soon, cutoff, 10)
+		require.NoError(s, err)
+		require.EqualValues(s, 10, deleted)
+	}},
 }

@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"encoding/json"
+	"fmt"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -117,6 +118,28 @@ var actionTests = []test{
 		}
 		require.Equal(s, 1, n)
 		require.Equal(s, row.Version+1, s.status("m1", "mail").Version)
+	}},
+	{"messages are locked in the order in which accepts lock them", func(s *suite) {
+		if s.onSQLite("SQLite locks no rows") {
+			return
+		}
+		s.accept(message("b", "mail"))
+		s.accept(message("a", "mail"))
+		s.accept(messages(500, "mail")...) // so that two of them are found by their numbers
+		numbers, tx, operator := s.numbers("b", "a"), s.begin(), s.begin()
+		pool, done := s.poolOf(operator), make(chan error, 1)
+		s.lock(tx, "inbox_messages", "id = 'a'")
+		go func() {
+			locked, err := s.store.LockMessages(s.ctx, pool, numbers)
+			if err == nil && len(locked) != len(numbers) {
+				err = fmt.Errorf("locked %v of %v", locked, numbers)
+			}
+			done <- err
+		}()
+		s.waitForLock()
+		s.lock(tx, "inbox_messages", "id = 'b'") // a deadlock if the operator has locked it first
+		require.NoError(s, tx.Commit().Error)
+		require.NoError(s, <-done)
 	}},
 	{"cleanup leaves a status alone that is being run again", func(s *suite) {
 		s.accept(message("m1", "old"))

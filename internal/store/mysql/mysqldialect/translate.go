@@ -17,15 +17,14 @@ import (
 // List is an argument for {list ?1}: the values of IN.
 type List []any
 
-// Rows is an argument for {pairs ?1}, the values of IN for several columns, and for {rows ?1}, a query of these rows
-// with the columns c0, c1 and so on.
+// Rows is an argument for {rows ?1}, a query of these rows with the columns c0, c1 and so on.
 type Rows [][]any
 
 // Translating returns a pool that takes the statements of the inbox, and no others, in the SQL that all databases have
 // in common:
 //
 //   - $1 or ?1 is the first argument, wherever and however often it stands; MySQL knows the order alone
-//   - {list ?1}, {pairs ?1} and {rows ?1} stand for a list, which is a List, Rows, or a JSON array
+//   - {list ?1} and {rows ?1} stand for a list, which is a List, Rows, or a JSON array
 //   - names are in double quotes
 //   - ON CONFLICT is ON DUPLICATE KEY
 //   - rows are compared column by column, so that an index serves a range
@@ -73,21 +72,18 @@ func (t translating) QueryContext(ctx context.Context, text string, args ...any)
 
 // BeginTx implements gorm.ConnPoolBeginner.
 func (t translating) BeginTx(ctx context.Context, options *sql.TxOptions) (gorm.ConnPool, error) {
+	var tx gorm.ConnPool
+	err := gorm.ErrInvalidTransaction
 	switch pool := t.ConnPool.(type) {
 	case gorm.TxBeginner:
-		tx, err := pool.BeginTx(ctx, options)
-		if err != nil {
-			return nil, err
-		}
-		return Translating(tx), nil
+		tx, err = pool.BeginTx(ctx, options)
 	case gorm.ConnPoolBeginner:
-		tx, err := pool.BeginTx(ctx, options)
-		if err != nil {
-			return nil, err
-		}
-		return Translating(tx), nil
+		tx, err = pool.BeginTx(ctx, options)
 	}
-	return nil, gorm.ErrInvalidTransaction
+	if err != nil {
+		return nil, err
+	}
+	return Translating(tx), nil
 }
 
 // GetDBConn implements gorm.GetDBConnector.
@@ -113,12 +109,11 @@ const (
 	oneValue = iota
 	listOfValues
 	rowsOfValues
-	listOfRows
 )
 
 var (
 	statements sync.Map // text → []part
-	parameter  = regexp.MustCompile(`\{(list|rows|pairs) [$?](\d+)\}|[$?](\d+)`)
+	parameter  = regexp.MustCompile(`\{(list|rows) [$?](\d+)\}|[$?](\d+)`)
 	onConflict = regexp.MustCompile(`ON CONFLICT \("?(\w+)"?[^)]*\) DO (NOTHING|UPDATE SET)`)
 	excluded   = regexp.MustCompile(`(?i)excluded\.("?\w+"?)`)
 	compared   = regexp.MustCompile(`\(([\w."]+), ([\w."]+)\) ([<>]=?) \(([^(),]+|COALESCE\([^()]*\)), ([^(),]+)\)`)
@@ -151,16 +146,13 @@ func parse(text string) []part {
 	for _, m := range parameter.FindAllStringSubmatchIndex(common, -1) {
 		p := part{text: common[at:m[0]]}
 		number := ""
-		if m[2] >= 0 {
-			number, p.kind = common[m[4]:m[5]], listOfValues
-			switch common[m[2]:m[3]] {
-			case "rows":
-				p.kind = rowsOfValues
-			case "pairs":
-				p.kind = listOfRows
-			}
-		} else {
+		switch {
+		case m[2] < 0:
 			number = common[m[6]:m[7]]
+		case common[m[2]:m[3]] == "rows":
+			number, p.kind = common[m[4]:m[5]], rowsOfValues
+		default:
+			number, p.kind = common[m[4]:m[5]], listOfValues
 		}
 		p.argument, _ = strconv.Atoi(number)
 		parts, at = append(parts, p), m[1]
@@ -196,15 +188,16 @@ func translate(text string, args []any) (string, []any, error) {
 			for _, value := range list {
 				values = append(values, valueOf(value))
 			}
-		case rowsOfValues, listOfRows:
+		case rowsOfValues:
 			rows, err := rowsOf(argument)
 			if err != nil {
 				return "", nil, err
 			}
-			if p.kind == rowsOfValues {
-				values = writeRows(&out, values, rows)
-			} else {
-				values = writePairs(&out, values, rows)
+			out.WriteString(asQuery(rows))
+			for _, row := range rows {
+				for _, value := range row {
+					values = append(values, valueOf(value))
+				}
 			}
 		default:
 			out.WriteByte('?')
@@ -217,38 +210,15 @@ func translate(text string, args []any) (string, []any, error) {
 	return out.String(), values, nil
 }
 
-func writeRows(out *strings.Builder, values []any, rows Rows) []any {
+func asQuery(rows Rows) string {
 	if len(rows) == 0 {
-		out.WriteString("SELECT NULL AS c0, NULL AS c1, NULL AS c2 FROM DUAL WHERE false")
-		return values
+		return "SELECT NULL AS c0, NULL AS c1, NULL AS c2 FROM DUAL WHERE false"
 	}
-	for i, row := range rows {
-		if i == 0 {
-			out.WriteString("SELECT ? AS c0")
-			for j := 1; j < len(row); j++ {
-				out.WriteString(", ? AS c" + strconv.Itoa(j))
-			}
-		} else {
-			out.WriteString(" UNION ALL SELECT ?" + strings.Repeat(", ?", len(row)-1))
-		}
-		for _, value := range row {
-			values = append(values, valueOf(value))
-		}
+	first := "SELECT ? AS c0"
+	for i := 1; i < len(rows[0]); i++ {
+		first += ", ? AS c" + strconv.Itoa(i)
 	}
-	return values
-}
-
-func writePairs(out *strings.Builder, values []any, rows Rows) []any {
-	for i, row := range rows {
-		if i > 0 {
-			out.WriteString(", ")
-		}
-		out.WriteString("(?" + strings.Repeat(", ?", len(row)-1) + ")")
-		for _, value := range row {
-			values = append(values, valueOf(value))
-		}
-	}
-	return values
+	return first + strings.Repeat(" UNION ALL SELECT ?"+strings.Repeat(", ?", len(rows[0])-1), len(rows)-1)
 }
 
 func listOf(argument any) (List, error) {

@@ -1,0 +1,151 @@
+package mysql_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/storetest"
+	"github.com/gorm-inbox/inbox/internal/testenv"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// messagesFor returns messages of the channel "shop" for one handler.
+func messagesFor(handler string, ids ...string) (all []store.NewMessage) {
+	for _, id := range ids {
+		all = append(all, store.NewMessage{
+			Message:  models.Message{ID: id, Namespace: "shop", Type: "order", Source: "/shop", Content: []byte("{}"), SerializedProperties: "{}"},
+			Handlers: []store.NewStatus{{HandlerKey: handler}}})
+	}
+	return all
+}
+
+// TestStatementsWaitForNoOtherRowOfASmallInbox runs what changes rows by their keys on tables of some fifty rows, which
+// a plan may rather scan. Each table has a row that another transaction has inserted or locked and not committed.
+func TestStatementsWaitForNoOtherRowOfASmallInbox(t *testing.T) {
+	onEach(t, checkStatementsWaitForNoOtherRowOfASmallInbox)
+}
+
+func checkStatementsWaitForNoOtherRowOfASmallInbox(t *testing.T, open opener) {
+	const rows = 50
+	db, st := storetest.Migrated(t, open(t))
+	ids, workers := make([]string, rows), make([]string, rows)
+	for i := range ids {
+		ids[i], workers[i] = fmt.Sprintf("m%02d", i), uuid.NewString()
+		worker := store.Worker{ID: workers[i], Host: "h", HandlerKeys: []string{"mail"}}
+		require.NoError(t, st.Heartbeat(t.Context(), worker, loaded))
+		require.NoError(t, st.StopWorker(t.Context(), workers[i], loaded))
+		require.NoError(t, db.Create(&models.Marker{MessageID: ids[i], HandlerKey: "mail", ProcessedAt: loaded, ExpiresAt: loaded}).Error)
+		require.NoError(t, db.Create(&models.RejectedMessage{ID: uuid.NewString(), Channel: "c", Topic: "t", Offset: int64(i), RejectedAt: loaded,
+			Timestamp: loaded}).Error)
+	}
+	_, err := st.Accept(t.Context(), store.AcceptBatch{Now: loaded, Messages: messagesFor("mail", append(ids, "z-locked")...)})
+	require.NoError(t, err)
+
+	// The row "z-locked" exists and is in use, as one that a handler completes in its transaction.
+	held := db.Begin(&sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	require.NoError(t, held.Error)
+	t.Cleanup(func() { held.Rollback() })
+	var status []models.HandlerStatus
+	require.NoError(t, held.Raw(`SELECT * FROM inbox_handler_statuses WHERE message_number = (SELECT number FROM inbox_messages WHERE id = 'z-locked')
+		AND handler_key = 'mail' FOR UPDATE`).Scan(&status).Error)
+	require.Len(t, status, 1)
+	inUse := store.Completion{StatusID: status[0].ID, Version: int64(status[0].Version), Outcome: models.OutcomeProcessed}
+	// The others are new.
+	_, err = st.AcceptTx(t.Context(), held, store.AcceptBatch{Now: loaded, Messages: messagesFor("mail", "new")})
+	require.NoError(t, err)
+	require.NoError(t, held.Create(&models.Marker{MessageID: "new", HandlerKey: "mail", ProcessedAt: loaded, ExpiresAt: loaded.Add(time.Hour)}).Error)
+	require.NoError(t, held.Create(&models.RejectedMessage{ID: uuid.NewString(), Channel: "c", Topic: "t", Offset: rows, RejectedAt: loaded.Add(time.Hour),
+		Timestamp: loaded}).Error)
+	for _, table := range []string{"workers", "worker_locks"} {
+		columns := "id"
+		values := "'new'"
+		if table == "workers" {
+			columns += ", host, pid, handler_keys, started_at, heartbeat_at, health, consumers, database_role"
+			values += ", 'h', 1, '{}', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), '[]', '[]', ''"
+		}
+		require.NoError(t, held.Exec(`INSERT INTO inbox_`+table+` (`+columns+`) VALUES (`+values+`)`).Error)
+	}
+
+	later := loaded.Add(time.Minute)
+	var claims []store.Claim
+	claim := func(ctx context.Context, now time.Time) error {
+		got, err := st.Claim(ctx, store.ClaimRequest{Now: now, Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: 2 * rows}}})
+		claims = got.Claims
+		return err
+	}
+	all := func(applied []bool, err error) error {
+		require.NoError(t, err)
+		require.Len(t, applied, rows+1)
+		require.Equal(t, []bool{true, false}, []bool{applied[0], applied[rows]}, "all but the row in use")
+		return nil
+	}
+	cleanup := store.CleanupRequest{Cutoff: later, Until: later, Limit: 30}
+	for _, each := range []struct {
+		name string
+		run  func(ctx context.Context) error
+	}{
+		{"Claim", func(ctx context.Context) error { return claim(ctx, loaded) }},
+		{"Settle", func(ctx context.Context) error {
+			require.Len(t, claims, rows)
+			settlements := make([]store.Settlement, 0, rows+1)
+			for _, c := range claims {
+				settlements = append(settlements, store.Settlement{StatusID: c.StatusID, Version: c.Version, FailedAt: loaded,
+					NextAttemptAt: &loaded})
+			}
+			last := store.Settlement{StatusID: inUse.StatusID, Version: inUse.Version, FailedAt: loaded}
+			settlements = append(settlements, last)
+			return all(st.Settle(ctx, settlements, store.SkipLocked))
+		}},
+		{"Claim again", func(ctx context.Context) error { return claim(ctx, later) }},
+		{"Complete", func(ctx context.Context) error {
+			require.Len(t, claims, rows)
+			completions := make([]store.Completion, 0, rows+1)
+			for _, c := range claims {
+				completions = append(completions, store.Completion{StatusID: c.StatusID, Version: c.Version,
+					Outcome: models.OutcomeProcessed})
+			}
+			completions = append(completions, inUse)
+			return all(st.Complete(ctx, completions, loaded, store.SkipLocked))
+		}},
+		{"Cleanup", func(ctx context.Context) error {
+			done, err := st.Cleanup(ctx, cleanup)
+			require.EqualValues(t, cleanup.Limit, done.Messages)
+			return err
+		}},
+		{"Archive", func(ctx context.Context) error {
+			found, err := st.Expired(ctx, cleanup)
+			require.NoError(t, err)
+			expired, _, err := st.LoadExpired(ctx, cleanup, found.MessageNumbers, 1<<20)
+			require.NoError(t, err)
+			done, err := st.DeleteExpired(ctx, expired)
+			require.EqualValues(t, rows-cleanup.Limit, done.Messages)
+			return err
+		}},
+		{"DeleteMarkers", func(ctx context.Context) error {
+			deleted, err := st.DeleteMarkers(ctx, later, 2*rows)
+			require.EqualValues(t, rows, deleted)
+			return err
+		}},
+		{"DeleteRejected", func(ctx context.Context) error {
+			deleted, err := st.DeleteRejected(ctx, later, 2*rows)
+			require.EqualValues(t, rows, deleted)
+			return err
+		}},
+		{"DeleteWorkers", func(ctx context.Context) error {
+			deleted, err := st.DeleteWorkers(ctx, workers)
+			require.EqualValues(t, rows, deleted)
+			return err
+		}},
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience/4)
+		require.NoError(t, each.run(ctx), each.name)
+		cancel()
+	}
+}
