@@ -98,10 +98,10 @@ func discard(most int64) action {
 	return func(ctx context.Context, o *ops.Ops, actor ops.Actor) (audited, error) {
 		filter := ops.Filter{HandlerKeys: statusKeys(), States: []ops.State{ops.StatePoisoned, ops.StateFailing,
 			ops.StatePending}}
-		if most > 1 {
+		if most == 3 {
 			return bulk(o.DiscardMatching(ctx, actor, filter, ops.Bulk{Max: most}))
 		}
-		if most == 0 {
+		if most%2 == 0 {
 			filter.States = []ops.State{ops.StateProcessing}
 		}
 		page, err := o.List(ctx, filter, "", 1)

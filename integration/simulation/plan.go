@@ -77,7 +77,7 @@ var kinds = []struct {
 	kind  Kind
 	share int
 }{
-	{Stop, 4}, {Kill, 6}, {Down, 4}, {Deploy, 4}, {Stall, 6}, {Failures, 8}, {Mute, 6}, {Fade, 8}, {Withhold, 6},
+	{Stop, 4}, {Kill, 6}, {Down, 4}, {Deploy, 4}, {Stall, 6}, {Failures, 8}, {Mute, 8}, {Fade, 8}, {Withhold, 6},
 	{Silence, 3}, {Amnesia, 4}, {Unrest, 5}, {Refuse, 3}, {Evict, 2}, {Lead, 2}, {Expire, 6}, {Recreate, 3}, {Jump, 1},
 	{Pause, 2}, {Retry, 3}, {Reject, 3}, {Discard, 6}, {Release, 4}, {Backfill, 3}, {Clean, 5}, {Accept, 4}, {Drain, 4},
 }
@@ -190,7 +190,7 @@ func NewPlan(seed uint64) Plan {
 		if r.IntN(4) > 0 && slices.Contains(crowded, e.Kind) {
 			e.At = bursts[r.IntN(len(bursts))] + between(r, 0, 4*time.Second)
 			switch e.Kind {
-			case Fade, Withhold:
+			case Mute, Fade, Withhold:
 				e.At, e.Process = max(0, e.At-3*time.Second), e.Process%p.Processes // before most handlers have run there
 			case Down:
 				e.At += 4 * time.Second
