@@ -312,7 +312,11 @@ func (p *Processor) supervise(work, alive context.Context, a *activity, s *sessi
 		// Publish the session before its first heartbeat. A stop may cancel that heartbeat although
 		// it gets stored, and must be able to mark the worker as stopped then.
 		a.session.Store(s)
-		if !p.register(work, h, s) {
+		if err := p.register(work, h, s); errors.Is(err, store.ErrWorkerReleased) {
+			// The row of an earlier try was stored although its answer was lost, and others have declared that ID dead.
+			s.end(errFenced)
+			continue
+		} else if err != nil {
 			s.end(errStopping)
 			return
 		}
@@ -360,16 +364,16 @@ func (p *Processor) supervise(work, alive context.Context, a *activity, s *sessi
 	}
 }
 
-// register begins a session, and retries until that succeeds. It returns false if work ends before.
-func (p *Processor) register(work context.Context, h *heart, s *session) bool {
+// register begins a session, and retries until that succeeds, work ends or the session's ID cannot be used any more.
+func (p *Processor) register(work context.Context, h *heart, s *session) error {
 	for {
 		err := routine.Protect("the heartbeat", func() error { return p.begin(work, h, s) })
 		if err == nil {
 			p.beating.End(nil)
-			return true
+			return nil
 		}
-		if work.Err() != nil {
-			return false
+		if work.Err() != nil || errors.Is(err, store.ErrWorkerReleased) {
+			return err
 		}
 		p.beating.Begin(nil, err, zap.Duration(telemetry.FieldTryingAgainAfter, p.opts.HeartbeatInterval))
 		routine.Sleep(work, p.opts.HeartbeatInterval)

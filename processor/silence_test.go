@@ -12,6 +12,7 @@ import (
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/testenv"
+	"github.com/gorm-inbox/inbox/internal/testenv/pgproxy"
 )
 
 // silence sets WorkerTimeout and SweepInterval, and makes heartbeats as rare as possible: on SQLite
@@ -187,4 +188,21 @@ func TestStopIgnoresReturnedHandlersOfALostSession(t *testing.T) {
 			require.NotContains(t, err.Error(), "handlers still run")
 		}
 	})
+}
+
+// Contract 5.9: a worker's first heartbeat is stored without an answer, and others declare it dead before its next try.
+func TestWorkerReleasedBeforeItHasBegunBeginsUnderANewID(t *testing.T) {
+	d, proxy, db := behindProxy(t)
+	ib := inboxtest.New(t, db, inbox.Configure(func(o *inbox.Options) { o.Processor.HeartbeatInterval = 2 * time.Second }),
+		inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+	proxy.Lose(pgproxy.AnswerLost, 1, pgproxy.Containing("INSERT", "inbox_workers"))
+	inboxtest.Start(t, ib)
+	inboxtest.Eventually(t, func() bool { return len(workers(t, d)) == 1 }, "its row is stored")
+	require.Zero(t, proxy.Left())
+	first := workers(t, d)[0].ID
+	require.NoError(t, d.DB.Exec("UPDATE inbox_workers SET released_at = heartbeat_at").Error)
+	inboxtest.Accept(t, ib, "1")
+	inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "it works")
+	require.Len(t, workers(t, d), 2)
+	require.NotEqual(t, first, ib.Health().Processor.WorkerID)
 }

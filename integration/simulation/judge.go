@@ -528,30 +528,21 @@ func (w *world) judge() {
 	w.judgeWorkers()
 }
 
-// judgeWorkers checks that no more workers live than processes run, at the latest when a worker's silence is noticed: a
-// last heartbeat under an ID that its process has given up may have come late.
+// judgeWorkers checks that no more workers live than processes run.
 func (w *world) judgeWorkers() {
-	living := w.living()
-	if living != w.plan.Processes {
-		<-time.After(recovery)
-		living = w.living()
-	}
-	if living != w.plan.Processes {
-		w.breaks("%d workers live in %d processes", living, w.plan.Processes)
-	}
-}
-
-func (w *world) living() (n int) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	workers, err := w.ops.Workers(ctx)
 	if err != nil {
 		w.breaks("the judge: %v", err)
 	}
+	living := 0
 	for _, worker := range workers {
 		if worker.Alive {
-			n++
+			living++
 		}
 	}
-	return n
+	if living != w.plan.Processes {
+		w.breaks("%d workers live in %d processes", living, w.plan.Processes)
+	}
 }

@@ -93,16 +93,17 @@ func retry(ctx context.Context, o *ops.Ops, actor ops.Actor) (audited, error) {
 	return bulk(o.RetryMatching(ctx, actor, ops.Filter{HandlerKeys: statusKeys()}, ops.Bulk{}))
 }
 
-// discard discards a few open statuses, or a single one, or tries to discard one that is being processed.
-func discard(most int64) action {
+// discard discards a few open statuses, or a single one, or tries to discard one that is being processed, by the
+// event's rate.
+func discard(rate int) action {
 	return func(ctx context.Context, o *ops.Ops, actor ops.Actor) (audited, error) {
 		filter := ops.Filter{HandlerKeys: statusKeys(), States: []ops.State{ops.StatePoisoned, ops.StateFailing,
 			ops.StatePending}}
-		if most == 3 {
-			return bulk(o.DiscardMatching(ctx, actor, filter, ops.Bulk{Max: most}))
-		}
-		if most%2 == 0 {
+		switch rate % 4 {
+		case 0, 1:
 			filter.States = []ops.State{ops.StateProcessing}
+		case 2:
+			return bulk(o.DiscardMatching(ctx, actor, filter, ops.Bulk{Max: 3}))
 		}
 		page, err := o.List(ctx, filter, "", 1)
 		if err != nil || len(page.Items) == 0 {

@@ -282,7 +282,7 @@ func (w *world) event(e Event) {
 	case Reject:
 		w.operate("accept again", within, acceptAgain(within == nil))
 	case Discard:
-		w.operate("discard", within, discard(int64(e.Rate%4)))
+		w.operate("discard", within, discard(e.Rate))
 	case Release:
 		w.operate("release", within, release(e.Rate%4 < 2))
 	case Backfill:
