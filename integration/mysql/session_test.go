@@ -1,8 +1,10 @@
 package mysql_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
@@ -89,6 +91,36 @@ func TestOpenTransactionThatHasAcceptedHindersNoOtherAccept(t *testing.T) {
 		}
 		require.NoError(t, tx.Commit().Error)
 		require.EqualValues(t, 4, rowsIn(t, db, "inbox_messages"))
+	})
+}
+
+// TestStatementOutsideOfTransactionsLocksNoGap deletes a row that does not exist, and then waits for one that does.
+func TestStatementOutsideOfTransactionsLocksNoGap(t *testing.T) {
+	onEach(t, func(t *testing.T, open opener) {
+		db, st := storetest.Migrated(t, open(t))
+		lease := func(name string) {
+			ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
+			defer cancel()
+			held, err := st.AcquireLease(ctx, name, "me", time.Hour, loaded)
+			require.NoError(t, err, name)
+			require.True(t, held)
+		}
+		lease("z")
+		holder := db.Begin()
+		require.NoError(t, new(server).Lock(holder, "inbox_locks", "name = 'z'"))
+		deleted := make(chan error, 1)
+		go func() {
+			_, err := store.Exec(t.Context(), store.NewSingles(db).Pool(t.Context()), `DELETE FROM inbox_locks WHERE name IN ('b', 'z')`)
+			deleted <- err
+		}()
+		var waits server
+		require.Eventually(t, func() bool {
+			waiting, err := waits.Waiting(db)
+			return err == nil && waiting == 1
+		}, testenv.Patience, 10*time.Millisecond)
+		lease("c")
+		require.NoError(t, holder.Rollback().Error)
+		require.NoError(t, <-deleted)
 	})
 }
 

@@ -65,6 +65,8 @@ type Dialect struct {
 	// Stated is the level that a transaction states if its caller wants sql.LevelDefault, because the
 	// role or the database may have any default.
 	Stated sql.IsolationLevel
+	// GapLocks says that statements at the server's default level lock what they do not find, too.
+	GapLocks bool
 	// WithoutJIT are statements after which no statement of the transaction is compiled to machine code.
 	WithoutJIT []string
 	// Pool returns a pool that takes the statements of all databases and runs them in this one's form; nil where that

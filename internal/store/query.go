@@ -63,7 +63,7 @@ func Value[T any](rows *sql.Rows, into *T) error { return rows.Scan(into) }
 
 // Exec returns how many rows a statement affected.
 func Exec(ctx context.Context, pool gorm.ConnPool, statement string, args ...any) (affected int64, err error) {
-	err = RunAlone(ctx, pool, func(ctx context.Context, pool gorm.ConnPool) error {
+	err = runAlone(ctx, pool, true, func(ctx context.Context, pool gorm.ConnPool) error {
 		result, err := pool.ExecContext(ctx, statement, args...)
 		if err == nil {
 			affected, err = result.RowsAffected()
@@ -85,7 +85,10 @@ var ReadCommitted = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
 // transaction with the session's default isolation. If that is known not to be READ COMMITTED, each statement gets a
 // transaction that states it, which costs two more round trips. It is known from StateIsolation, or from a
 // serialization failure. The failed statement has done nothing and runs again at once, so no caller ever gets such a
-// failure.
+// failure. Nor does anyone get a deadlock, unless the statement meets several in a row.
+//
+// Where the default locks more than the rows that a statement changes (see dialect.GapLocks), each statement that
+// changes rows states its isolation.
 //
 // We do not set the session's default instead, because the pool belongs to the application.
 type Singles struct {
@@ -138,8 +141,21 @@ type single struct {
 	of Singles
 }
 
-func (s single) runAlone(ctx context.Context, statement func(context.Context, gorm.ConnPool) error) error {
-	if len(s.of.settings) == 0 && !s.of.state.Load() {
+// collidingTries bounds how often a statement runs whose transaction the server ends because of others.
+const collidingTries = 10
+
+func (s single) run(ctx context.Context, changes bool, statement func(context.Context, gorm.ConnPool) error) error {
+	for try := 1; ; try++ {
+		err := s.runOnce(ctx, changes, statement)
+		if !IsSerialization(err) || try == collidingTries || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+func (s single) runOnce(ctx context.Context, changes bool, statement func(context.Context, gorm.ConnPool) error) error {
+	states := len(s.of.settings) > 0 || s.of.state.Load() || s.of.dialect.GapLocks && changes
+	if !states {
 		err := statement(ctx, s.ConnPool)
 		if !has(err, dialect.Snapshot) {
 			RenewSessions(s.of.db, err)
@@ -155,16 +171,22 @@ func (s single) runAlone(ctx context.Context, statement func(context.Context, go
 	return WithContextError(ctx, err)
 }
 
-// RunAlone runs one statement on any kind of pool. On a pool of Singles that may need a transaction.
+// RunAlone runs one statement that returns rows, on any kind of pool. On a pool of Singles that may need a transaction.
 func RunAlone(ctx context.Context, pool gorm.ConnPool, statement func(context.Context, gorm.ConnPool) error) error {
+	return runAlone(ctx, pool, false, statement)
+}
+
+func runAlone(
+	ctx context.Context, pool gorm.ConnPool, changes bool, statement func(context.Context, gorm.ConnPool) error,
+) error {
 	own, ok := pool.(single)
 	switch {
 	case !ok:
 		return statement(ctx, pool)
 	case own.of.within == nil:
-		return own.runAlone(ctx, statement)
+		return own.run(ctx, changes, statement)
 	}
-	return own.of.within(ctx, func(ctx context.Context) error { return own.runAlone(ctx, statement) })
+	return own.of.within(ctx, func(ctx context.Context) error { return own.run(ctx, changes, statement) })
 }
 
 // renewals are when RenewSessions last closed connections of a pool, in Unix seconds. Entries of earlier seconds are

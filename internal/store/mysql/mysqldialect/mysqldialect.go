@@ -38,6 +38,7 @@ var Dialect = &dialect.Dialect{
 	Identity:       "bigint AUTO_INCREMENT",
 	Isolations:     []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable},
 	Stated:         sql.LevelReadCommitted,
+	GapLocks:       true,
 	Pool:           Translating,
 	RolledBack:     rolledBack,
 	Syntax: &txcontrol.Syntax{
