@@ -221,4 +221,27 @@ var acceptRaceTests = []test{
 			accepted)
 		require.Equal(s, []string{"a/old", "b/old", "a/new", "b/new", "c/new"}, pairs(s.statuses()))
 	}},
+	{"a statement outside of transactions that a deadlock aborts is retried", func(s *suite) {
+		if s.onSQLite("SQLite's one writer rules deadlocks out") {
+			return
+		}
+		for _, name := range []string{"a", "b"} {
+			_, err := s.store.AcquireLease(s.ctx, name, "me", time.Minute, noon)
+			require.NoError(s, err)
+		}
+		tx := s.begin()
+		require.NoError(s, s.server.Survive(tx))
+		s.lock(tx, "inbox_locks", "name = 'b'")
+		pool, done := store.NewSingles(s.db).Pool(s.ctx), make(chan error, 1)
+		go func() {
+			_, err := store.Exec(s.ctx, pool, `DELETE FROM inbox_locks WHERE name IN ('a', 'b')`)
+			done <- err
+		}()
+		s.waitForLock()
+		s.lock(tx, "inbox_locks", "name = 'a'")
+		require.NoError(s, tx.Rollback().Error)
+		require.NoError(s, <-done)
+		require.Empty(s, s.leaseOwner("a"))
+		require.Empty(s, s.leaseOwner("b"))
+	}},
 }
