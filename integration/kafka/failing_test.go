@@ -64,9 +64,15 @@ func TestFailingHandlerIsShownWhileItFails(t *testing.T) {
 				})
 				requireShown(seen.Reasons[0].Detail)
 				require.Equal(t, "fails, its partition waits", seen.Handlers[0].Obstacle)
-				consumers, err := elsewhere.Consumers(t.Context())
-				require.NoError(t, err)
-				at := slices.IndexFunc(consumers[0].Partitions, func(p ops.ConsumedPartition) bool { return p.Partition == 1 })
+				// A heartbeat reads its consumers' state and its reasons one after the other.
+				var consumers []ops.Consumer
+				at := 0
+				eventually(t, "a heartbeat that has read the third failure twice", func() bool {
+					consumers, err = elsewhere.Consumers(t.Context())
+					require.NoError(t, err)
+					at = slices.IndexFunc(consumers[0].Partitions, func(p ops.ConsumedPartition) bool { return p.Partition == 1 })
+					return strings.Contains(consumers[0].Partitions[at].Problem, "3 times")
+				})
 				require.Zero(t, at, "those with a problem come first")
 				requireShown(consumers[0].Partitions[at].Problem)
 				require.Contains(t, consumers[0].Partitions[at].Problem, "book-payment failed 3 times")
