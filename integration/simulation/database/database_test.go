@@ -6,10 +6,12 @@ import (
 	"database/sql/driver"
 	"errors"
 	"regexp"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox/integration/simulation/database"
@@ -287,6 +289,49 @@ func TestSchemaChangesRunAlone(t *testing.T) {
 			exec(t, db, "DROP TABLE more")
 		}
 	})
+}
+
+// The bubble's time stands still while a goroutine of database/sql waits by a mutex for a call that waits for time.
+func TestCallsEndWithTheirContextWhileAnotherSessionRunsAlone(t *testing.T) {
+	for name, call := range map[string]struct{ before, within string }{
+		"a row's lock": {before: "UPDATE children SET n = 2 WHERE id = 1"},
+		"a savepoint":  {within: "SAVEPOINT s"},
+		"the rollback": {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, _ *database.Database, db *sql.DB) {
+				holder := begin(t, db)
+				exec(t, holder, "UPDATE children SET n = 1 WHERE id = 1")
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				tx, err := db.BeginTx(ctx, nil)
+				require.NoError(t, err)
+				exec(t, tx, "UPDATE children SET n = 2 WHERE id = 2")
+				var calls sync.WaitGroup
+				failing := func(text string) {
+					calls.Go(func() {
+						if text != "" {
+							_, err := tx.Exec(text)
+							assert.Error(t, err)
+						}
+					})
+					synctest.Wait()
+				}
+				failing(call.before)
+				alone, err := db.Conn(t.Context())
+				require.NoError(t, err)
+				exec(t, alone, "BEGIN IMMEDIATE")
+				failing(call.within)
+				time.Sleep(time.Minute)
+				calls.Wait()
+				require.Error(t, tx.Commit())
+				exec(t, alone, "COMMIT")
+				require.NoError(t, alone.Close())
+				require.NoError(t, holder.Commit())
+				require.Equal(t, 1, number(t, db, "SELECT sum(n) FROM children"))
+			})
+		})
+	}
 }
 
 func TestConcurrentInsertsDoNotWait(t *testing.T) {

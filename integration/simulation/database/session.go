@@ -18,9 +18,10 @@ import (
 // before or after do, which does it, and may leave it out. If it returns another error than do's, the client has lost
 // its connection; the server notices unless the error is ErrSilent.
 //
-// It must not wait for longer than ctx. A statement's context ends with that of its transaction, too, and a ROLLBACK's
-// has ended: another goroutine may wait for these calls by a mutex of database/sql, which is no durable block. For the
-// same reason calls of a session that has the turn to itself do not pass its Link: all others wait for them.
+// It must not wait for longer than ctx, and nor does the session for its turn. A statement's context ends with that of
+// its transaction, too, and a ROLLBACK's has ended: another goroutine may wait for these calls by a mutex of
+// database/sql, which is no durable block. For the same reason calls of a session that has the turn to itself do not
+// pass its Link: all others wait for them.
 type Link func(ctx context.Context, text string, do func() error) error
 
 // ErrSilent is a Link's error for a connection that was lost without the server's notice: the session stays, with its
@@ -153,9 +154,27 @@ func (s *session) terminate() {
 	close(s.ended)
 }
 
+// onServerNow does something that must not wait for the turn, see Link. If another session has it, the client has lost
+// its connection.
+func (s *session) onServerNow(do func() error) error {
+	err := s.onServerUntil(over, do)
+	if errors.Is(err, context.Canceled) {
+		s.lost = true
+		return s.Close()
+	}
+	return err
+}
+
+// over is a context that has ended.
+var over = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
+
 // abort makes the transaction refuse all but its end.
 func (s *session) abort() error {
-	return s.onServer(func() error {
+	return s.onServerNow(func() error {
 		if s.tx != nil {
 			s.tx.aborted, s.tx.waitsFor = true, nil
 		}
@@ -164,15 +183,13 @@ func (s *session) abort() error {
 }
 
 // Close ends the session as if the client had closed its connection. A silent one stays. If another session has the
-// turn, the server notices later: another goroutine may wait for this call by a mutex of database/sql, see Link.
+// turn, the server notices later.
 func (s *session) Close() error {
 	if s.silent {
 		return nil
 	}
 	end := func() error { s.terminate(); return nil }
-	now, cancel := context.WithCancel(context.Background())
-	cancel()
-	err := s.onServerUntil(now, end)
+	err := s.onServerUntil(over, end)
 	if errors.Is(err, context.Canceled) {
 		go func() { _ = s.onServer(end) }()
 	}
@@ -200,19 +217,19 @@ func (s *session) BeginTx(ctx context.Context, _ driver.TxOptions) (driver.Tx, e
 type ending struct{ *session }
 
 func (s ending) Commit() error {
-	return s.end(s.within, "COMMIT", s.database.commit)
+	return s.end(s.within, "COMMIT", s.onServer, s.database.commit)
 }
 
 func (s ending) Rollback() error {
-	ctx, cancel := context.WithCancel(s.within)
-	cancel()
-	return s.end(ctx, "ROLLBACK", func(tx *transaction) error { s.database.end(tx); return nil })
+	return s.end(over, "ROLLBACK", s.onServerNow, func(tx *transaction) error { s.database.end(tx); return nil })
 }
 
-func (s ending) end(ctx context.Context, text string, how func(*transaction) error) error {
+func (s ending) end(
+	ctx context.Context, text string, onServer func(func() error) error, how func(*transaction) error,
+) error {
 	s.within = nil
 	return s.call(ctx, text, func() error {
-		return s.onServer(func() error {
+		return onServer(func() error {
 			tx := s.tx
 			s.tx = nil
 			return how(tx)
@@ -242,7 +259,7 @@ func (s *session) statement(ctx context.Context, st statement) (found *result, e
 	err = s.call(ctx, st.text, func() (err error) {
 		if command := savepointCommand.FindStringSubmatch(st.text); command != nil {
 			found = &result{}
-			return s.onServer(func() error { return s.save(strings.ToUpper(command[1]), command[2]) })
+			return s.onServerUntil(ctx, func() error { return s.save(strings.ToUpper(command[1]), command[2]) })
 		}
 		if exclusiveCommand.MatchString(st.text) || s.alone {
 			found, err = s.database.runAlone(ctx, s, st)
