@@ -6,12 +6,10 @@ import (
 	"database/sql/driver"
 	"errors"
 	"regexp"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox/integration/simulation/database"
@@ -293,7 +291,7 @@ func TestSchemaChangesRunAlone(t *testing.T) {
 
 // The bubble's time stands still while a goroutine of database/sql waits by a mutex for a call that waits for time.
 func TestCallsEndWithTheirContextWhileAnotherSessionRunsAlone(t *testing.T) {
-	for name, call := range map[string]struct{ before, within string }{
+	for name, calls := range map[string]struct{ before, within string }{
 		"a row's lock": {before: "UPDATE children SET n = 2 WHERE id = 1"},
 		"a savepoint":  {within: "SAVEPOINT s"},
 		"the rollback": {},
@@ -307,23 +305,26 @@ func TestCallsEndWithTheirContextWhileAnotherSessionRunsAlone(t *testing.T) {
 				tx, err := db.BeginTx(ctx, nil)
 				require.NoError(t, err)
 				exec(t, tx, "UPDATE children SET n = 2 WHERE id = 2")
-				var calls sync.WaitGroup
-				failing := func(text string) {
-					calls.Go(func() {
-						if text != "" {
-							_, err := tx.Exec(text)
-							assert.Error(t, err)
+				failures := make(chan error, 2)
+				call := func(text string) {
+					go func() {
+						if text == "" {
+							failures <- context.DeadlineExceeded
+							return
 						}
-					})
+						_, err := tx.Exec(text)
+						failures <- err
+					}()
 					synctest.Wait()
 				}
-				failing(call.before)
+				call(calls.before)
 				alone, err := db.Conn(t.Context())
 				require.NoError(t, err)
 				exec(t, alone, "BEGIN IMMEDIATE")
-				failing(call.within)
-				time.Sleep(time.Minute)
-				calls.Wait()
+				call(calls.within)
+				<-time.After(time.Minute)
+				require.Error(t, <-failures)
+				require.Error(t, <-failures)
 				require.Error(t, tx.Commit())
 				exec(t, alone, "COMMIT")
 				require.NoError(t, alone.Close())
