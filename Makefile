@@ -46,7 +46,7 @@ test-more: ## outages and crashes under load, the browser, the release, other co
 # starve. Four tests of each: most of them wait. Checks of races and pointers in SQLite
 # that is translated from C would take more than half of the time of tests that use it.
 # The longest packages of a module begin first, so that none runs alone at its end.
-LONGEST := processor internal/store/postgres kafka
+LONGEST := processor internal/store/postgres kafka mysql
 
 # What test-more runs, and a plain `make test` does not.
 MORE := integration/(connections|dashboard|endtoend)|examples/(minimal|once|payments|quickstart|shop|transfers)|tools/release
@@ -64,8 +64,7 @@ TESTED := go test -json -race -gcflags='modernc.org/...=-d=checkptr=0' -gcflags=
 test-here: $(BIN)/testreport
 	@set -eu -o pipefail; { ended=0; ($(call in_modules,packages=$$($(CHOSEN)) && $(TESTED) $$packages)) || ended=1; $(WITHOUT_RACE) || ended=1; exit $$ended; } | $(BIN)/testreport
 
-# Most tests of behaviour run on PostgreSQL alone above: here they run on SQLite with GORM's default
-# driver, which is in C, without -race.
+# Here tests of behaviour run on SQLite with GORM's default driver, which is in C, without -race.
 WITH_MATTN := INBOX_TEST_SQLITE=mattn go test -json -p 2 -parallel 4 -timeout 15m $(TEST_FLAGS)
 
 # All mutants take about as long as all tests. Each commit has its turn at a part.
@@ -78,7 +77,6 @@ test-more-here: $(BIN)/testreport $(BIN)/mutants
 		for module in integration examples tools; do (cd $$module; packages=$$(go list ./... | grep -E '/($(MORE))$$'); $(TESTED) $$packages); done; \
 		(cd integration; packages=$$(go list ./... | grep -E '/($(MORE_ALONE))$$'); $(TESTED) -p 1 $$packages); \
 		$(WITH_MATTN) . ./internal/engine ./processor ./acceptor ./cleanup ./ops ./dashboard ./internal/store/sqlite ./internal/synchronous ./idempotent/...; \
-		(cd integration && $(WITH_MATTN) ./kafka); \
 		$(BIN)/mutants -json $(MUTANTS); \
 	} | $(BIN)/testreport
 
