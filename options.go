@@ -46,7 +46,8 @@ type Options struct {
 	// replicas may migrate at once. Do not use it where the application's database user may not change the schema: run
 	// the SQL of models.SQL instead. Default off.
 	Migrate bool `yaml:"migrate" env:"MIGRATE"`
-	// Schema puts the tables into this PostgreSQL schema. Do not set it on SQLite. Default: the connection's search path.
+	// Schema puts the tables into this schema, or on MySQL and MariaDB into this database. Do not set it on SQLite.
+	// Default: the connection's search path or database.
 	Schema string `yaml:"schema" env:"SCHEMA"`
 	// TablePrefix begins every table's name, so that two inboxes can share a database. Do not change it for an inbox
 	// that has messages: they stay under the old names. Default "inbox_".

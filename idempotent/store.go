@@ -69,8 +69,7 @@ type Store interface {
 	// Processed reports whether the key has been processed.
 	Processed(ctx context.Context, key Key) (bool, error)
 	// Cleanup forgets keys whose retention ended before olderThan, and returns how many. Stores that forget by
-	// themselves return 0. If the store's server has a clock, as PostgreSQL has, keys that have not expired by that
-	// clock are kept.
+	// themselves return 0. If the store's server has a clock, keys that have not expired by that clock are kept.
 	Cleanup(ctx context.Context, olderThan time.Time) (int64, error)
 }
 

@@ -219,7 +219,7 @@ type Worker struct {
 	Consumers string `gorm:"column:consumers;type:text;not null"`
 	// Settings are those of the process and its handlers: a JSON object, or empty (contract 11.1).
 	Settings string `gorm:"column:settings;type:text;not null;default:('')"`
-	// DatabaseRole is the role as which the worker has logged in to PostgreSQL, empty on SQLite.
+	// DatabaseRole is the role as which the worker has logged in to the server, empty on SQLite.
 	DatabaseRole string `gorm:"column:database_role;type:text;not null"`
 }
 
@@ -252,7 +252,7 @@ type Audit struct {
 	Target     string    `gorm:"column:target;type:varchar(500);not null"`
 	Detail     string    `gorm:"column:detail;type:text;not null"`
 	OccurredAt time.Time `gorm:"column:occurred_at;not null;index:inbox_audit_occurred_at"`
-	// DatabaseRole is the role as which the writer has logged in to PostgreSQL, empty on SQLite.
+	// DatabaseRole is the role as which the writer has logged in to the server, empty on SQLite.
 	DatabaseRole string `gorm:"column:database_role;type:text;not null"`
 }
 

@@ -24,8 +24,8 @@ var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 //	db.Clauses(naming).Model(&models.Marker{}).Count(&n)
 //	gorm.G[models.HandlerStatus](db, naming).Where("is_poisoned").Find(ctx)
 type Naming struct {
-	// Schema is a PostgreSQL schema. Empty leaves it to the search path. Do not set it on SQLite, which has no schemas:
-	// use Prefix.
+	// Schema is a schema of PostgreSQL, or a database of MySQL and MariaDB. Empty leaves it to the search path or the
+	// connection. Do not set it on SQLite, which has no schemas: use Prefix.
 	Schema string
 	// Prefix begins the name of every table and index. Empty means "inbox_".
 	Prefix string

@@ -60,7 +60,7 @@ type AuditEntry struct {
 	ID         string
 	OccurredAt time.Time
 	Actor      Actor
-	// DatabaseRole is the PostgreSQL role that wrote the row, which may differ from Actor. It is empty on SQLite.
+	// DatabaseRole is the server's role or user that wrote the row, which may differ from Actor. It is empty on SQLite.
 	DatabaseRole string
 	Action       Action
 	// Target is what the action was applied to, such as "message m1", "status 0190…" or "handler orders.mail".

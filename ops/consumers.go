@@ -22,7 +22,7 @@ type Consumer struct {
 	WorkerID string `json:"-"`
 	Host     string `json:"-"`
 	PID      int    `json:"-"`
-	// SilentFor is the time since that heartbeat, by the database's clock on PostgreSQL.
+	// SilentFor is the time since that heartbeat, by the server's clock if there is one.
 	SilentFor time.Duration `json:"-"`
 
 	Channel string `json:"channel"`

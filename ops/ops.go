@@ -55,8 +55,8 @@ type (
 )
 
 // New returns an Ops on db, which the caller closes. Each function of configure may change the options, which start as
-// their defaults. New reads nothing; CheckSchema does. A nil db, one inside a transaction, a dialect other than
-// PostgreSQL or SQLite, and a bad option are errors.
+// their defaults. New reads nothing; CheckSchema does. A nil db, one inside a transaction, another database than
+// PostgreSQL, MySQL, MariaDB or SQLite, and a bad option are errors.
 func New(db *gorm.DB, configure ...func(o *Options)) (*Ops, error) {
 	if db == nil {
 		return nil, errors.New("ops: no database")
@@ -145,8 +145,7 @@ type Options struct {
 	// Live is the running application. Inbox.Ops sets it. Default nil, none.
 	Live Live
 	// Clock replaces the clock that ages, due times and the times of audit rows are computed with, for tests. It does
-	// not judge the silence of workers: on PostgreSQL the database's clock does (contract 3.5). Default nil, the
-	// system's.
+	// not judge the silence of workers: a server's clock does (contract 3.5). Default nil, the system's.
 	Clock clock.Clock
 }
 

@@ -25,7 +25,7 @@ type Worker struct {
 	PID         int
 	HandlerKeys []string
 	StartedAt   time.Time
-	// SilentFor is the time since its last heartbeat, by the database's clock on PostgreSQL.
+	// SilentFor is the time since its last heartbeat, by the server's clock if there is one.
 	SilentFor time.Duration
 	Stopped   bool
 	// Released means that the worker was found dead and its claims were released.
@@ -124,7 +124,7 @@ func (h Handler) obstacle(reasons []HealthReason) string {
 type Lease struct {
 	Name    string
 	OwnerID string
-	// ExpiresIn is negative if the lease has expired, by the database's clock on PostgreSQL.
+	// ExpiresIn is negative if the lease has expired, by the server's clock if there is one.
 	ExpiresIn time.Duration
 }
 

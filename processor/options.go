@@ -99,7 +99,7 @@ type Options struct {
 	// have it in both modes, with all workers working. Do not set ModeCompeting for speed on SQLite, which has one writer
 	// at a time. All workers of an inbox must have the same mode. Where several processes use one SQLite file, a message
 	// that one of them accepts while another holds the lease waits for that one's next poll, see PollingInterval. Default:
-	// ModeCompeting on PostgreSQL, ModeExclusive on SQLite (contract 5.3).
+	// ModeExclusive on SQLite, else ModeCompeting (contract 5.3).
 	Mode Mode `yaml:"mode" env:"MODE"`
 }
 

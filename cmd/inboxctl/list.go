@@ -311,7 +311,7 @@ func newAudit(a *app) *cobra.Command {
 		Use: "audit", Short: "The audit of actions and views, latest first",
 		Long: `Lists the actions of operators, their views of messages and their denied requests,
 latest first. Each row was written in the transaction of its action. ROLE is the
-PostgreSQL role with which the actor was logged in. Reading the audit is not audited.
+database's role with which the actor was logged in. Reading the audit is not audited.
 
 ` + exportHelp + `
 

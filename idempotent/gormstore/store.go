@@ -37,8 +37,8 @@ import (
 
 // Options configure a Store. Start from DefaultOptions: zero values are values.
 type Options struct {
-	// Schema is the PostgreSQL schema of the table. Do not set it on SQLite, which has none. Default "", the search
-	// path.
+	// Schema is the table's schema, or on MySQL and MariaDB its database. Do not set it on SQLite, which has none.
+	// Default "", the connection's search path or database.
 	Schema string `yaml:"schema" env:"SCHEMA"`
 	// TablePrefix begins the table's name. Do not change it while messages may be delivered again: their markers stay
 	// under the old name. Default "", which is "inbox_".
@@ -64,7 +64,7 @@ type Options struct {
 	// transactions are the inbox's, see TxIsolation of processor.Options. It has no text form: code sets it, not a
 	// file. Default sql.LevelDefault (contract 8.2).
 	Isolation sql.IsolationLevel `yaml:"-" env:"-"`
-	// MaxAttempts is how often a body runs at most in one call of Run: PostgreSQL may roll its transaction back for a
+	// MaxAttempts is how often a body runs at most in one call of Run: a server may roll its transaction back for a
 	// deadlock or a serialization failure, and then it is run again. Set 1 where a body has effects that no rollback
 	// undoes and the transport should set the pace of redelivery; do not change it for any other reason. Default 5.
 	MaxAttempts int `yaml:"max_attempts" env:"MAX_ATTEMPTS"`
@@ -120,9 +120,9 @@ type Store struct {
 
 var _ idempotent.Store = (*Store)(nil)
 
-// New returns a store on db, a PostgreSQL or SQLite database that the caller closes. Each function of configure may
+// New returns a store on db, a database that the caller closes. Each function of configure may
 // change the options, which start as DefaultOptions. New does not use the database: call Check at start. It returns an
-// error for other dialects and for options out of range.
+// error for a database other than PostgreSQL, MySQL, MariaDB or SQLite, and for options out of range.
 func New(db *gorm.DB, configure ...func(o *Options)) (*Store, error) {
 	s := &Store{opts: settings.With(DefaultOptions(), configure)}
 	if s.clock = s.opts.Clock; s.clock == nil {
@@ -172,8 +172,8 @@ func (s *Store) Processed(ctx context.Context, key idempotent.Key) (bool, error)
 	return found, nil
 }
 
-// Cleanup deletes the markers whose retention ended before olderThan, and on PostgreSQL also before now by the
-// database's clock, and returns how many. It deletes batches of BatchSize, each in its own transaction. Markers that
+// Cleanup deletes the markers whose retention ended before olderThan, and on servers also before now by their
+// clock, and returns how many. It deletes batches of BatchSize, each in its own transaction. Markers that
 // another transaction has locked stay until the next time. Any number of processes may call it at once. With an error
 // it returns how many were deleted before.
 //

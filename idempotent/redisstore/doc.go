@@ -28,7 +28,7 @@
 //     stands still while its machine is suspended: the process assumes that its claim is live until a
 //     renewal, or finalise, is refused, and the body continues until then.
 //
-// If an effect must not happen twice and is written to PostgreSQL or SQLite, use gormstore: its marker commits with the
+// If an effect must not happen twice and is written to a database, use gormstore: its marker commits with the
 // effect. It is the better choice for money.
 //
 // # What Redis has to be

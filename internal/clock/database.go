@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Database is the clock by which a processor writes due times and judges what is due. On PostgreSQL it is the
+// Database is the clock by which a processor writes due times and judges what is due. On a server it is the
 // database's clock, so that all workers agree on when a retry is due, even if their machines do not. Between two
 // readings it goes on by this process's monotonic clock, which setting the machine's clock does not move. The injected
 // clock counts on SQLite, which has no clock, before the first reading, and if it is a test's.

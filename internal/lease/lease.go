@@ -35,7 +35,7 @@ type Lease struct {
 }
 
 // New returns a lease of owner, a UUID, that lasts ttl from each Acquire. No statement takes longer than timeout.
-// Nothing is sent yet. The clock is only used on SQLite: PostgreSQL judges leases by its own (contract 3.5).
+// Nothing is sent yet. The clock is only used on SQLite: servers judge leases by their own (contract 3.5).
 func New(st Store, name, owner string, ttl, timeout time.Duration, now func() time.Time) *Lease {
 	return &Lease{store: st, name: name, owner: owner, ttl: ttl, timeout: timeout, now: now, lock: routine.NewLock()}
 }

@@ -139,7 +139,7 @@ func (e *commitError) Unwrap() error { return e.error }
 // MayBeCommitted reports whether the transaction of a Store's method, most notably Accept, may have been committed
 // although the method returned err. A transaction that never reached its commit was certainly rolled back or never
 // begun: the database refused a statement, the context ended or the connection was lost before the commit. So was one
-// whose commit PostgreSQL refused. Any other error of the commit counts.
+// whose commit the server refused. Any other error of the commit counts.
 func MayBeCommitted(err error) bool {
 	_, atCommit := errors.AsType[*commitError](err)
 	return atCommit && !has(err, dialect.Refused)
@@ -161,7 +161,7 @@ func Collided(err error) bool {
 	return IsSerialization(err) || IsBusy(err)
 }
 
-// IsSerialization reports whether PostgreSQL rolled a transaction back because of a serialization failure or a
+// IsSerialization reports whether the server rolled a transaction back because of a serialization failure or a
 // deadlock. The whole transaction may succeed when it runs again.
 func IsSerialization(err error) bool { return has(err, dialect.Serialization) }
 

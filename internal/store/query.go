@@ -76,9 +76,9 @@ func Exec(ctx context.Context, pool gorm.ConnPool, statement string, args ...any
 	return affected, nil
 }
 
-// ReadCommitted begins our transactions on PostgreSQL, where the role or the database may have another default
-// (default_transaction_isolation). All statements here are written for READ COMMITTED: one that has waited for a row's
-// lock continues with the row as it is now. A transaction with a snapshot would fail instead (40001).
+// ReadCommitted begins our transactions on servers, where sessions may have another default. All statements here are
+// written for READ COMMITTED: one that has waited for a row's lock continues with the row as it is now. A transaction
+// with a snapshot would fail instead (40001), or on MySQL lock what it does not find.
 var ReadCommitted = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
 
 // Singles runs statements outside of transactions, for Query and Exec. The server runs such a statement as a

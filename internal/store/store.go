@@ -225,7 +225,7 @@ type Workers interface {
 	RecordDrain(ctx context.Context, worker Worker, now time.Time) error
 	// StopWorker marks a worker as stopped.
 	StopWorker(ctx context.Context, workerID string, now time.Time) error
-	// Workers returns all worker rows. Their silence is measured by the database's clock on PostgreSQL and by now on
+	// Workers returns all worker rows. Their silence is measured by the server's clock, and by now on
 	// SQLite (contract 3.5).
 	Workers(ctx context.Context, now time.Time) ([]WorkerState, error)
 }

@@ -36,10 +36,10 @@ type WorkerState struct {
 	Drains bool
 	// Released means that the worker was declared dead and its claims were released.
 	Released bool
-	// DatabaseRole is the role as which it has logged in to PostgreSQL, empty on SQLite.
+	// DatabaseRole is the role as which it has logged in to the server, empty on SQLite.
 	DatabaseRole string
 	// Evictable means that EvictHolders can end the transactions it leaves open.
 	Evictable bool
-	// Read is when the row was read, by the database's clock on PostgreSQL. It is zero on SQLite, which has no clock.
+	// Read is when the row was read, by the server's clock. It is zero on SQLite, which has no clock.
 	Read time.Time
 }

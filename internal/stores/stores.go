@@ -22,7 +22,7 @@ import (
 // New returns the store of the inbox whose tables have the names of naming in db. It does not
 // access the database. Statements go straight to db's connection pool, so the user's logger and
 // plugins are not involved and everything reaches the primary (contract 3.7). New fails for a
-// dialect other than PostgreSQL or SQLite, a db that is inside a transaction, and a bad naming.
+// database of no dialect, a db that is inside a transaction, and a bad naming.
 func New(db *gorm.DB, naming models.Naming, options store.Options) (store.Store, error) {
 	if db == nil {
 		return nil, errors.New("store: no database")
