@@ -175,7 +175,8 @@ func TestFewFailuresAreSeenAmongThousands(t *testing.T) {
 		r.process()
 		r.copies("alone", 12_000)
 		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_handler_statuses SET is_poisoned = true, error_count = 1, last_error = 'many',
-			fingerprint = (SELECT fingerprint FROM inbox_handler_statuses WHERE message_id = '0') WHERE handler_key = 'alone'`)
+			fingerprint = (SELECT fingerprint FROM (SELECT fingerprint FROM inbox_handler_statuses WHERE message_id = '0') f)
+			WHERE handler_key = 'alone'`)
 		failures, err := r.ops.Failures(t.Context(), ops.Filter{})
 		require.NoError(t, err)
 		require.True(t, failures.Capped)

@@ -24,12 +24,12 @@ const (
 // HasMySQL reports whether tests have a MariaDB or MySQL server.
 func HasMySQL() bool { return os.Getenv(MariaDBVariable) != "" || os.Getenv(MySQLVariable) != "" }
 
-// AnyMySQLDSN is MySQLDSN for MariaDB, or for MySQL if only that is there.
+// AnyMySQLDSN is MySQLDSN for MySQL, which refuses more than MariaDB does, or for MariaDB if only that is there.
 func AnyMySQLDSN(t testing.TB) string {
 	t.Helper()
-	variable := MariaDBVariable
-	if os.Getenv(variable) == "" && os.Getenv(MySQLVariable) != "" {
-		variable = MySQLVariable
+	variable := MySQLVariable
+	if os.Getenv(variable) == "" {
+		variable = MariaDBVariable
 	}
 	dsn := MySQLDSN(t, variable) + sqlMode
 	if variable == MariaDBVariable {

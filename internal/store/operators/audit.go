@@ -16,7 +16,7 @@ const listAudit = `
 WITH looked AS (
 	SELECT id, actor, action, target, occurred_at, database_role FROM {audit} WHERE id < $1 AND id >= $9 ORDER BY id DESC LIMIT $2
 )
-SELECT false AS closes, 0 AS n, f.*, row_number() OVER (ORDER BY id DESC) AS rank
+SELECT false AS closes, 0 AS n, f.*, row_number() OVER (ORDER BY id DESC) AS place
 FROM (
 	SELECT * FROM looked WHERE ($4 = '' OR actor = $4) AND ($5 = '' OR action = $5) AND ($6 = '' OR {index of}target, $6) > 0)
 		AND occurred_at >= $7 AND occurred_at < $8
@@ -24,13 +24,13 @@ FROM (
 ) f
 UNION ALL
 SELECT true, (SELECT count(*) FROM looked), l.*, 0 FROM (SELECT * FROM looked ORDER BY id LIMIT 1) l
-ORDER BY rank`
+ORDER BY place`
 
 func (q Queries) ScanAudit(ctx context.Context, pool gorm.ConnPool, scan store.AuditScan) ([]store.AuditHit, error) {
 	return query(ctx, q, pool, listAudit, func(rows *sql.Rows, h *store.AuditHit) error {
 		var occurred store.Stamp
-		var rank int64
-		err := rows.Scan(&h.Closes, &h.Looked, &h.ID, &h.Actor, &h.Action, &h.Target, &occurred, &h.DatabaseRole, &rank)
+		var place int64
+		err := rows.Scan(&h.Closes, &h.Looked, &h.ID, &h.Actor, &h.Action, &h.Target, &occurred, &h.DatabaseRole, &place)
 		h.OccurredAt = occurred.Time
 		return err
 	}, scan.BeforeID, scan.Depth, scan.Limit, scan.Actor, scan.Action, scan.Target, q.form.Time(scan.From),

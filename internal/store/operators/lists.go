@@ -39,16 +39,16 @@ scanned AS (
 )
 SELECT false AS closes, 0 AS depth, 0 AS statuses, id, handler_key, at, 0 AS number, version, message_id,
 	CASE WHEN $6 > 0 THEN (SELECT type FROM {messages} WHERE number = f.message_number) END AS type,
-	CASE WHEN $6 > 0 THEN (SELECT received_at FROM {messages} WHERE number = f.message_number) END AS received_at, last_error, rank
+	CASE WHEN $6 > 0 THEN (SELECT received_at FROM {messages} WHERE number = f.message_number) END AS received_at, last_error, place
 FROM (
-	SELECT scanned.*, row_number() OVER (ORDER BY at DESC, id DESC) AS rank FROM scanned
+	SELECT scanned.*, row_number() OVER (ORDER BY at DESC, id DESC) AS place FROM scanned
 	WHERE ` + matches + `
 	ORDER BY at DESC, id DESC LIMIT $4
 ) f
 UNION ALL
 SELECT true, depth, 0, id, handler_key, at, 0, version, NULL, NULL, NULL, NULL, 0
 FROM scanned WHERE depth = $3 OR depth < $3 AND ends
-ORDER BY rank`
+ORDER BY place`
 )
 
 // Statements of counts read the same rows and return how many they have read and how many match.
@@ -140,16 +140,16 @@ WITH chosen AS (
 		WHERE message_number = m.number AND (m.number <> $2 OR handler_key > $6) ORDER BY handler_key LIMIT $14
 	{/each}
 )
-SELECT false AS closes, 0 AS depth, 0 AS statuses, id, handler_key, at, number, version, message_id, type, received_at, last_error, rank
+SELECT false AS closes, 0 AS depth, 0 AS statuses, id, handler_key, at, number, version, message_id, type, received_at, last_error, place
 FROM (
-	SELECT scanned.*, row_number() OVER (ORDER BY received_at DESC, number DESC, handler_key) AS rank FROM scanned
+	SELECT scanned.*, row_number() OVER (ORDER BY received_at DESC, number DESC, handler_key) AS place FROM scanned
 	WHERE matches AND ($1 = '[]' OR handler_key IN (SELECT value FROM {list}))
 	ORDER BY received_at DESC, number DESC, handler_key LIMIT $4
 ) f
 UNION ALL
 SELECT true, (SELECT count(*) FROM chosen), (SELECT count(*) FROM scanned), NULL, '', at, number, 0, NULL, NULL, NULL, NULL, 0
 FROM (SELECT at, number FROM chosen ORDER BY received_at, number LIMIT 1) l
-ORDER BY rank`
+ORDER BY place`
 )
 
 // listReceived uses messages_received_at, newest first.
@@ -226,9 +226,9 @@ func scanHit(rows *sql.Rows, h *store.StatusHit) error {
 	var id, messageID, messageType, lastError sql.NullString
 	var received store.Stamp
 	var at listed
-	var rank int64
+	var place int64
 	err := rows.Scan(&h.Closes, &h.Depth, &h.Statuses, &id, &h.HandlerKey, &at, &h.Place.Number, &h.Version, &messageID,
-		&messageType, &received, &lastError, &rank)
+		&messageType, &received, &lastError, &place)
 	h.ID, h.MessageID, h.Type, h.LastError = id.String, messageID.String, messageType.String, lastError.String
 	h.ReceivedAt = received.Time
 	if h.Place.At = string(at); h.Place.Number != 0 {

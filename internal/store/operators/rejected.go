@@ -26,24 +26,24 @@ WITH looked AS (
 // listRejected uses rejected_messages_rejected_at, the latest first.
 const listRejected = ofRejected + `(rejected_at, id) < ($1, $2) AND rejected_at >= $3 ORDER BY rejected_at DESC, id DESC LIMIT $4
 )
-SELECT false AS closes, 0 AS n, f.*, row_number() OVER (ORDER BY rejected_at DESC, id DESC) AS rank
+SELECT false AS closes, 0 AS n, f.*, row_number() OVER (ORDER BY rejected_at DESC, id DESC) AS place
 FROM (
 	SELECT * FROM looked WHERE ` + matchRejected + ` AND rejected_at < $8 ORDER BY rejected_at DESC, id DESC LIMIT $5
 ) f
 UNION ALL
 SELECT true, (SELECT count(*) FROM looked), l.*, 0 FROM (SELECT * FROM looked ORDER BY rejected_at, id LIMIT 1) l
-ORDER BY rank`
+ORDER BY place`
 
 // listEarliestRejected uses rejected_messages_rejected_at, the earliest first.
 const listEarliestRejected = ofRejected + `(rejected_at, id) > ($1, $2) AND rejected_at < $8 ORDER BY rejected_at, id LIMIT $4
 )
-SELECT false AS closes, 0 AS n, f.*, row_number() OVER (ORDER BY rejected_at, id) AS rank
+SELECT false AS closes, 0 AS n, f.*, row_number() OVER (ORDER BY rejected_at, id) AS place
 FROM (
 	SELECT * FROM looked WHERE ` + matchRejected + ` AND rejected_at >= $3 ORDER BY rejected_at, id LIMIT $5
 ) f
 UNION ALL
 SELECT true, (SELECT count(*) FROM looked), l.*, 0 FROM (SELECT * FROM looked ORDER BY rejected_at DESC, id DESC LIMIT 1) l
-ORDER BY rank`
+ORDER BY place`
 
 func (q Queries) ScanRejected(ctx context.Context, pool gorm.ConnPool, scan store.RejectedScan) (
 	[]store.RejectedHit, error,
@@ -59,9 +59,9 @@ func (q Queries) ScanRejected(ctx context.Context, pool gorm.ConnPool, scan stor
 	return query(ctx, q, pool, statement, func(rows *sql.Rows, h *store.RejectedHit) error {
 		var timestamp, rejected store.Stamp
 		var at listed
-		var rank int64
+		var place int64
 		err := rows.Scan(&h.Closes, &h.Looked, &h.ID, &h.Channel, &h.Topic, &h.Partition, &h.Offset, &timestamp, &h.Reason,
-			&rejected, &at, &h.Size, &rank)
+			&rejected, &at, &h.Size, &place)
 		h.Timestamp, h.RejectedAt, h.At = timestamp.Time, rejected.Time, string(at)
 		return err
 	}, at, scan.After.ID, q.form.Time(scan.From), scan.Depth, scan.Limit, scan.Channel, scan.Topic,
