@@ -119,11 +119,7 @@ func checkStatementsReadFewRowsOfALargeInbox(t *testing.T, open opener) {
 	}
 	last := store.Place{}
 	cleanup := store.CleanupRequest{Cutoff: loaded.Add(-90_000 * time.Second), Until: loaded, Limit: 100}
-	for _, each := range []struct {
-		name string
-		most int
-		run  func() error
-	}{
+	requireFewRows(t, db, []reading{
 		{"Claim", 500, func() error { hot = claim(store.KeyLimit{HandlerKey: "hot", Limit: 100}); return nil }},
 		{"Claim of bytes", 500, func() error {
 			more = claim(store.KeyLimit{HandlerKey: "hot", Limit: 100, Bytes: 1 << 20})
@@ -243,7 +239,19 @@ func checkStatementsReadFewRowsOfALargeInbox(t *testing.T, open opener) {
 		{"Unpublished", 300, func() error { _, err := st.Unpublished(ctx, "hot", "", 100); return err }},
 		{"UnpublishedRejected", 300, func() error { _, err := st.UnpublishedRejected(ctx, "c", "", 100); return err }},
 		{"MarkReleased", 20, func() error { return st.MarkReleased(ctx, worker, loaded) }},
-	} {
+	})
+}
+
+// reading is what a call of the store may read.
+type reading struct {
+	name string
+	most int // rows
+	run  func() error
+}
+
+func requireFewRows(t *testing.T, db *gorm.DB, calls []reading) {
+	t.Helper()
+	for _, each := range calls {
 		before := rowsRead(t, db)
 		show := rowsRead(t, db) - before // what reading the counters reads
 		before += show
@@ -255,4 +263,116 @@ func checkStatementsReadFewRowsOfALargeInbox(t *testing.T, open opener) {
 			t.Errorf("%s read %d rows, more than %d", each.name, read, each.most)
 		}
 	}
+}
+
+// TestOperatorsReadFewRowsOfALargeInbox does the same with what operators see and change.
+func TestOperatorsReadFewRowsOfALargeInbox(t *testing.T) {
+	onEach(t, checkOperatorsReadFewRowsOfALargeInbox)
+}
+
+func checkOperatorsReadFewRowsOfALargeInbox(t *testing.T, open opener) {
+	const depth = 1000
+	db, st := storetest.Migrated(t, open(t))
+	loadLarge(t, db)
+	ctx, pool, keys := t.Context(), store.NewSingles(db).Pool(t.Context()), []string{"hot", "lanes"}
+	id := func(n int) string { return fmt.Sprintf("0190%032d", n) }
+	lane, late := store.Lane{Handler: store.LaneHandler("lanes"), Key: 7}, loaded.Add(time.Hour)
+	scan := store.StatusScan{HandlerKeys: keys, Depth: depth, Limit: 50, PerMessage: 10, States: 127, To: late, ReadsErrors: true,
+		After: store.ListPlace{At: store.ListTime(late), ID: "ffffffff-ffff-ffff-ffff-ffffffffffff", Number: 1 << 40}}
+	list := func(stage store.Stage, change ...func(*store.StatusScan)) func() error {
+		return func() error {
+			scan := scan
+			scan.Stage = stage
+			for _, c := range change {
+				c(&scan)
+			}
+			_, err := st.ScanStatuses(ctx, pool, scan)
+			return err
+		}
+	}
+	comparing := func(s *store.StatusScan) { s.Type, s.ComparesMessage, s.ReadsMessage = "none", true, true }
+	requireFewRows(t, db, []reading{
+		{"ScanStatuses of poisoned", 8 * depth, list(store.StagePoisoned)},
+		{"ScanStatuses of poisoned that compares messages", 8 * depth, list(store.StagePoisoned, comparing)},
+		{"ScanStatuses of due", 8 * depth, list(store.StageDue)},
+		{"ScanStatuses of waiting", 8 * depth, list(store.StageWaiting)},
+		{"ScanStatuses of a group", 8 * depth, list(store.StageGroup, func(s *store.StatusScan) { s.Fingerprint = "1" })},
+		{"ScanStatuses of all", 12 * depth, list(store.StageReceived, comparing, func(s *store.StatusScan) { s.HandlerKeys = nil })},
+		{"ScanStatuses of a message", 30, list(store.StageMessage, func(s *store.StatusScan) { s.MessageID = "m00077" })},
+		{"CountStatuses", 8 * depth, func() error {
+			scan := scan
+			scan.Stage = store.StagePoisoned
+			_, _, err := st.CountStatuses(ctx, pool, scan)
+			return err
+		}},
+		{"KeysIn", 200, func() error { _, err := st.KeysIn(ctx, pool, store.StageDue, 100); return err }},
+		{"OpenStatuses", 20, func() error { _, err := st.OpenStatuses(ctx, pool, []string{id(70_001), id(70_002)}); return err }},
+		{"StatusesAmong", 20, func() error {
+			_, err := st.StatusesAmong(ctx, pool, []string{id(70_001)}, []int64{70_002})
+			return err
+		}},
+		{"StatusesOf", 20, func() error { _, err := st.StatusesOf(ctx, pool, 70_002, 100); return err }},
+		{"CountOpen", 12 * depth, func() error { _, err := st.CountOpen(ctx, pool, keys, depth, late, late, []string{"w"}); return err }},
+		{"Claims", 12 * depth, func() error { _, err := st.Claims(ctx, pool, "hot", depth, 100, late); return err }},
+		{"ParkedLanes", 12 * depth, func() error { _, err := st.ParkedLanes(ctx, pool, "lanes", 100, depth); return err }},
+		{"RecentStatuses", 12 * depth, func() error {
+			_, err := st.RecentStatuses(ctx, pool, store.RecentScan{HandlerKey: "hot", From: loaded.Add(-24 * time.Hour), To: late, Depth: depth})
+			return err
+		}},
+		{"CountPoisoned", 2*depth + 10, func() error { _, err := st.CountPoisoned(ctx, pool, "hot", depth); return err }},
+		{"FailureGroups", 200, func() error {
+			_, err := st.FailureGroups(ctx, pool, []store.FailureGroup{{HandlerKey: "hot"}, {HandlerKey: "lanes"}}, 10)
+			return err
+		}},
+		{"CountGroups", 8 * depth, func() error {
+			_, err := st.CountGroups(ctx, pool, store.GroupScan{Depth: depth, States: 127, To: late, Groups: []store.FailureGroup{
+				{HandlerKey: "hot", Fingerprint: "1", Before: "ffffffff-ffff-ffff-ffff-ffffffffffff"}}})
+			return err
+		}},
+		{"LaneAhead", 2 * depth, func() error {
+			_, err := st.LaneAhead(ctx, pool, lane, false, store.LanePlace{Sequence: 90_000, StatusID: id(0)}, depth)
+			return err
+		}},
+		{"LaneHead", 20, func() error {
+			head, err := st.LaneHead(ctx, pool, lane, false)
+			require.NotNil(t, head)
+			return err
+		}},
+		{"SequenceOf", 5, func() error { _, err := st.SequenceOf(ctx, pool, id(80_007)); return err }},
+		{"ScanRejected", 8 * depth, func() error {
+			found, err := st.ScanRejected(ctx, pool, store.RejectedScan{After: scan.After, Depth: depth, Limit: 50, Partition: -1, To: late})
+			require.NotEmpty(t, found)
+			return err
+		}},
+		{"ScanRejected of the earliest", 8 * depth, func() error {
+			_, err := st.ScanRejected(ctx, pool, store.RejectedScan{Earliest: true, After: store.ListPlace{At: store.ListTime(loaded.Add(-50_000 * time.Second)),
+				ID: id(0)}, Depth: depth, Limit: 50, Partition: -1, To: late, Reason: "none"})
+			return err
+		}},
+		{"ScanAudit", 100, func() error {
+			_, err := st.ScanAudit(ctx, pool, store.AuditScan{FromID: id(0), BeforeID: scan.After.ID, Depth: depth, Limit: 50, To: late})
+			return err
+		}},
+		{"ScanUnhandled", 12 * depth, func() error {
+			found, err := st.ScanUnhandled(ctx, pool, store.UnhandledScan{After: store.ListPlace{At: store.ListTime(loaded.Add(-50_000 * time.Second)),
+				Number: 1}, To: late, Keys: []string{"new", "newer"}, Limit: depth})
+			require.NotEmpty(t, found)
+			return err
+		}},
+		{"RetryStatuses", 100, func() error {
+			retried, err := st.RetryStatuses(ctx, pool, []store.VersionedID{{ID: id(92_501)}, {ID: id(92_502)}}, loaded)
+			require.Len(t, retried, 2)
+			return err
+		}},
+		{"DiscardStatuses", 100, func() error {
+			discarded, err := st.DiscardStatuses(ctx, pool, []store.VersionedID{{ID: id(92_503)}, {ID: id(92_504)}}, loaded)
+			require.Len(t, discarded, 2)
+			return err
+		}},
+		{"DeleteMessage", 100, func() error {
+			deleted, _, _, err := st.DeleteMessage(ctx, pool, 1_000)
+			require.NotNil(t, deleted)
+			return err
+		}},
+	})
 }

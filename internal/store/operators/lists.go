@@ -338,15 +338,13 @@ func laneOf(handler, key *int64) *store.Lane {
 const (
 	laneAhead = `
 SELECT count(*) FROM (
-	SELECT id FROM {statuses}
-	WHERE lane_handler = $1 AND lane_key = $2 AND is_poisoned = $3 AND completed_at IS NULL AND (sequence, id) < ($4, $5)
+	SELECT id FROM {statuses open in a lane} AND is_poisoned = $3 AND (sequence, id) < ($4, $5)
 	ORDER BY sequence, id LIMIT $6
 ) a`
 
 	laneHead = `
 SELECT id, message_id, COALESCE((SELECT namespace FROM {messages} WHERE number = message_number), ''), sequence, is_poisoned, processing_started_at IS NOT NULL
-FROM {statuses}
-WHERE lane_handler = $1 AND lane_key = $2 AND is_poisoned = $3 AND completed_at IS NULL
+FROM {statuses open in a lane} AND is_poisoned = $3
 ORDER BY sequence, id LIMIT 1`
 )
 

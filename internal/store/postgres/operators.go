@@ -36,6 +36,8 @@ var operatorsForm = operators.Form{
 		"received as stored": `received_at`,
 		"in another form":    `false`, // received_at than store.ListTime's
 		"rejected as stored": `rejected_at`,
+		// The first two parameters are the lane.
+		"statuses open in a lane": `{statuses} WHERE lane_handler = $1 AND lane_key = $2 AND completed_at IS NULL`,
 		// By ID, however few poisoned rows there were when statistics were made.
 		"by id":   `s.id = ANY (ARRAY(SELECT (value->>0)::uuid FROM json_array_elements($1::text::json))) AND`,
 		"changed": `s.id, s.message_id, s.handler_key, s.lane_handler, s.lane_key`,

@@ -23,19 +23,20 @@ var OperatorsForm = operators.Form{
 		"3": `json_extract(value, '$[3]')`, "4": `json_extract(value, '$[4]')`,
 		"as ID": ``,
 		// No join knows the tables to its left, but the subquery of a condition does.
-		"each":                  `CROSS JOIN {statuses} s ON (s.message_number, s.handler_key) IN (SELECT message_number, handler_key`,
-		"/each":                 `)`,
-		"index of":              `instr(`,
-		"bytewise":              ``, // as all are, and lower knows ASCII alone
-		"due as stored":         `CAST(` + operators.Due + ` AS text)`,
-		"received as stored":    `CAST(received_at AS text)`,
-		"in another form":       `length(received_at) <> 32`,
-		"rejected as stored":    `CAST(rejected_at AS text)`,
-		"by id":                 ``,
-		"changed":               `id, message_id, handler_key, lane_handler, lane_key`, // RETURNING knows no alias
-		"clock":                 `NULL`,
-		"at":                    `?2`,
-		"attempts with a retry": base.SQLiteAttemptsSQL("s", "json_object('at', ?2, 'retried', json('true'))"),
+		"each":                    `CROSS JOIN {statuses} s ON (s.message_number, s.handler_key) IN (SELECT message_number, handler_key`,
+		"/each":                   `)`,
+		"index of":                `instr(`,
+		"bytewise":                ``, // as all are, and lower knows ASCII alone
+		"due as stored":           `CAST(` + operators.Due + ` AS text)`,
+		"received as stored":      `CAST(received_at AS text)`,
+		"in another form":         `length(received_at) <> 32`,
+		"rejected as stored":      `CAST(rejected_at AS text)`,
+		"by id":                   ``,
+		"statuses open in a lane": `{statuses} WHERE lane_handler = ?1 AND lane_key = ?2 AND completed_at IS NULL`,
+		"changed":                 `id, message_id, handler_key, lane_handler, lane_key`, // RETURNING knows no alias
+		"clock":                   `NULL`,
+		"at":                      `?2`,
+		"attempts with a retry":   base.SQLiteAttemptsSQL("s", "json_object('at', ?2, 'retried', json('true'))"),
 		"attempts with a release": base.SQLiteAttemptsSQL("s", "json_object('at', ?2, 'claimed_at', s.processing_started_at, "+
 			"'worker_id', s.worker_id, 'error', '"+operators.ReleasedError+"')"),
 		"for update": ``, "skip locked": ``, "as accepts lock": ``,
