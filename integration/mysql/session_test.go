@@ -77,6 +77,26 @@ func TestOwnTransactionWithAnOlderSnapshotFindsADuplicate(t *testing.T) {
 	})
 }
 
+func TestOwnTransactionWithAnOlderSnapshotAcceptsWhatCleanupHasDeleted(t *testing.T) {
+	onEach(t, func(t *testing.T, open opener) {
+		db, st := storetest.Migrated(t, open(t))
+		_, err := st.Accept(t.Context(), batchOf("m1"))
+		require.NoError(t, err)
+		tx := db.Begin()
+		defer tx.Rollback()
+		require.EqualValues(t, 1, rowsIn(t, tx, "inbox_messages"))
+		require.NoError(t, db.Exec("DELETE FROM inbox_messages").Error)
+		require.EqualValues(t, 1, rowsIn(t, tx, "inbox_messages"), "the snapshot is older")
+		results, err := st.AcceptTx(t.Context(), tx, batchOf("m1", "m2"))
+		require.NoError(t, err)
+		require.True(t, results[0].Inserted)
+		require.True(t, results[1].Inserted)
+		require.NoError(t, tx.Commit().Error)
+		require.EqualValues(t, 2, rowsIn(t, db, "inbox_messages"))
+		require.EqualValues(t, 2, rowsIn(t, db, "inbox_handler_statuses"))
+	})
+}
+
 // TestOpenTransactionThatHasAcceptedHindersNoOtherAccept keeps a transaction open that has accepted a new message.
 func TestOpenTransactionThatHasAcceptedHindersNoOtherAccept(t *testing.T) {
 	onEach(t, func(t *testing.T, open opener) {

@@ -91,12 +91,23 @@ func (s *Store) Accept(ctx context.Context, batch store.AcceptBatch) ([]store.Ac
 	return accepted, err
 }
 
+// AcceptTx looks at the caller's snapshot once, see InsertNew.
+func (s *Store) AcceptTx(ctx context.Context, tx *gorm.DB, batch store.AcceptBatch) ([]store.Accepted, error) {
+	pool, err := base.Joined(tx)
+	if err != nil {
+		return nil, base.Doing("accept", err)
+	}
+	results, err := base.Accept(ctx, pool, &accept{Store: s, joined: true}, batch)
+	return results, base.Doing("accept", err)
+}
+
 // accept is a store during one accept. It reads the clock once: what is claimed for the worker was received when its
 // statuses were created.
 type accept struct {
 	*Store
 	newOnly bool // fails with errKnown if a message is known
 	joined  bool // in the caller's transaction
+	looked  bool // the first look at the caller's snapshot is over
 	at      time.Time
 }
 
@@ -119,7 +130,7 @@ func (s *Store) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*s
 //
 // The caller's own transaction is REPEATABLE READ by default. Locking what is not there would then lock the gap, and
 // two such transactions would wait for each other's gaps. So it first reads without a lock, and locks only after an
-// insert was refused of what its snapshot does not show.
+// insert was refused of what its snapshot does not show, or a lock did not find what the snapshot shows.
 func (a *accept) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage, _ []base.StatusRow,
 	_ string, now time.Time,
 ) (inserted []base.StoredNumber, claimedAt time.Time, err error) {
@@ -146,9 +157,10 @@ func (a *accept) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*
 		fresh := messages
 		if !a.newOnly {
 			read := lockMessagesSQL
-			if a.joined && try == 1 {
+			if a.joined && !a.looked {
 				read = numbersSQL
 			}
+			a.looked = true
 			if fresh, err = a.unknown(ctx, pool, read, messages); err != nil {
 				return nil, time.Time{}, err
 			}
@@ -157,7 +169,11 @@ func (a *accept) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*
 		ours, messages = append(ours, fresh[:n]...), fresh[n:]
 		switch {
 		case err == nil:
-			inserted, err = a.numbers(ctx, pool, numbersSQL, ours)
+			read := numbersSQL
+			if a.joined { // the snapshot may show a deleted message of the same ID as well
+				read = lockMessagesSQL
+			}
+			inserted, err = a.numbers(ctx, pool, read, ours)
 			return inserted, time.Time{}, err
 		case !store.IsUniqueViolation(err) || try == collidingTries:
 			return nil, time.Time{}, err
