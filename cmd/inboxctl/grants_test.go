@@ -275,6 +275,13 @@ func TestGrantsNameRoles(t *testing.T) {
 	}
 }
 
+func TestGrantsAreOfTheDatabaseThatTheDSNNames(t *testing.T) {
+	for dsn, quote := range map[string]string{"": `"`, "postgres://h/d": `"`, "u@tcp(h)/d": "`"} {
+		printed := runWith(t, t.Context(), map[string]string{dsnVariable: dsn}, "", "grants", "--reader", "r")
+		require.Contains(t, printed.out, quote+"inbox_messages"+quote, dsn)
+	}
+}
+
 // TestMigrateCreatesAPrivateSQLiteFile proves contract 3.4: SQLite by itself would create
 // files that everybody may read.
 func TestMigrateCreatesAPrivateSQLiteFile(t *testing.T) {

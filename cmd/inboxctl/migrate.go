@@ -220,7 +220,10 @@ JSON: {"sql"}.`,
   inboxctl grants --schema orders --application app --operator ops --reader grafana
   inboxctl grants --dialect mysql --application app@10.0.%.% | mysql orders`,
 		Args: noArgs, RunE: func(*cobra.Command, []string) error {
-			print, found := grants[name]
+			if of := a.dsnOf(); name == "" && of != nil && grants[of.Name] != nil {
+				name = of.Name
+			}
+			print, found := grants[cmp.Or(name, pgdsn.DSN.Name)]
 			if !found {
 				return misuse("--dialect %q has no roles: %s", name, strings.Join(slices.Sorted(maps.Keys(grants)), " or "))
 			}
@@ -236,7 +239,7 @@ JSON: {"sql"}.`,
 	flags.StringVar(&operator, "operator", "", "the role that operators log in as")
 	flags.StringVar(&reader, "reader", "", "the role of those who only read")
 	names := slices.Sorted(maps.Keys(grants))
-	flags.StringVar(&name, "dialect", pgdsn.DSN.Name, strings.Join(names, " or "))
+	flags.StringVar(&name, "dialect", "", strings.Join(names, " or ")+" (default that of the DSN, or "+pgdsn.DSN.Name+")")
 	completeFlag(cmd, "dialect", names...)
 	return cmd
 }

@@ -56,6 +56,7 @@ func checkServerOrConnectionThatWouldLoseMessagesIsRefused(t *testing.T, open op
 	root := open(t).Dialector.(*mysql.Dialector).DSN
 	for option, refused := range map[string]string{
 		"sql_mode=''": "sql_mode is not strict", "parseTime=false": "parseTime=true&loc=UTC", "loc=Asia%2FTokyo": "parseTime=true&loc=UTC",
+		"autocommit=0": "autocommit is off", "sql_mode='STRICT_TRANS_TABLES,NO_BACKSLASH_ESCAPES'": "NO_BACKSLASH_ESCAPES",
 	} {
 		t.Run(option, func(t *testing.T) {
 			dsn := strings.NewReplacer("parseTime=true&", "", "loc=UTC&", "").Replace(root) + "&" + option

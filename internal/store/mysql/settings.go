@@ -27,6 +27,7 @@ type facts struct {
 	otherEngines     []string          // tables of the inbox that InnoDB does not keep
 	readsUTC         bool              // the driver reads times as UTC, in winter and in summer
 	charset          string            // of what this connection sends
+	keepsOpen        bool              // autocommit is off: each statement begins a transaction that stays open
 	ordered          bool              // some handler is ordered
 }
 
@@ -46,13 +47,15 @@ var decisions = []decision{
 	{func(f facts) bool { return f.isMySQL() && f.before(8, 0, 19) }, true, "MySQL before 8.0.19 lacks what the tables and statements need: upgrade it to 8.0.19 or later"},
 	{func(f facts) bool { return len(f.otherEngines) > 0 }, true, "some tables are not kept by InnoDB and have no transactions: convert them with ALTER TABLE ... ENGINE=InnoDB"},
 	{func(f facts) bool { return !strings.Contains(f.sqlMode, "STRICT_") }, true, "sql_mode is not strict, so that the server would cut values instead of refusing them: add STRICT_TRANS_TABLES to sql_mode"},
+	{func(f facts) bool { return strings.Contains(f.sqlMode, "NO_BACKSLASH_ESCAPES") }, true, "sql_mode has NO_BACKSLASH_ESCAPES, so that a text could hide a COMMIT from the guard of handlers: remove it from sql_mode"},
+	{func(f facts) bool { return f.keepsOpen }, true, "autocommit is off for this connection, so that each read would leave a transaction open: remove autocommit from the DSN, or init_connect"},
 	{func(f facts) bool { return !f.readsUTC }, true, "times are stored in UTC, and this connection reads them as others: add parseTime=true&loc=UTC to the DSN"},
 	{func(f facts) bool { return f.charset != "utf8mb4" }, true, "this connection does not send texts as utf8mb4, so that the server refuses some of them: add charset=utf8mb4 to the DSN"},
 	{func(f facts) bool { return f.variables["INNODB_ROLLBACK_ON_TIMEOUT"] == "ON" }, true, "innodb_rollback_on_timeout is ON, so that a handler which goes on after a lock timeout would write outside of its transaction: set it to OFF"},
 	{func(f facts) bool {
 		return f.variables["LOG_BIN"] == "ON" && f.variables["BINLOG_FORMAT"] == "STATEMENT"
 	}, true, "binlog_format is STATEMENT, with which the server refuses to write at READ COMMITTED: set it to ROW"},
-	{func(f facts) bool { return f.severalWriters() && f.ordered }, true, "several nodes of this cluster may write, and then messages are not numbered in the order of acceptance, which Ordered needs: let one node write"},
+	{func(f facts) bool { return f.severalWriters() && f.ordered }, true, "several nodes of this cluster may write, and then messages are not numbered in the order of acceptance, which Ordered needs: use one server, or a group with a single primary"},
 	{facts.severalWriters, false, "inbox: several nodes of this cluster may write, where claims of one row fail on all nodes but one: let one node write"},
 	{facts.isVitess, false, "inbox: Vitess ends transactions and statements at limits of its tablets, which no statement can read: see docs/mysql.md"},
 	{facts.hasSmallPackets, false, "inbox: max_allowed_packet is below 64M, so that the largest messages cannot be stored and halt their partitions: set it to 64M, and maxAllowedPacket=0 in the DSN"},
@@ -129,7 +132,7 @@ func decide(f facts) (warnings []store.Warning, err error) {
 // These statements read no table of the inbox.
 const (
 	serverSQL = `
-SELECT VERSION(), @@version_comment, @@sql_mode, @@character_set_client, CAST('2026-01-02 03:04:05' AS DATETIME), CAST('2026-07-02 03:04:05' AS DATETIME)`
+SELECT VERSION(), @@version_comment, @@sql_mode, @@character_set_client, @@autocommit = 0, CAST('2026-01-02 03:04:05' AS DATETIME), CAST('2026-07-02 03:04:05' AS DATETIME)`
 
 	variablesSQL = `
 SHOW GLOBAL VARIABLES WHERE Variable_name IN ('innodb_flush_log_at_trx_commit', 'sync_binlog', 'log_bin', 'wsrep_on',
@@ -155,7 +158,7 @@ func (s *Store) facts(ctx context.Context) (facts, error) {
 	pool := s.Pool(ctx)
 	found, err := store.Query(ctx, pool, serverSQL, func(rows *sql.Rows, f *facts) error {
 		var winter, summer any
-		err := rows.Scan(&f.version, &f.comment, &f.sqlMode, &f.charset, &winter, &summer)
+		err := rows.Scan(&f.version, &f.comment, &f.sqlMode, &f.charset, &f.keepsOpen, &winter, &summer)
 		f.readsUTC = isUTC(winter) && isUTC(summer)
 		return err
 	})

@@ -31,7 +31,8 @@ func vitess(comment string, shards int) facts {
 func TestServerIsRefusedOrWarnedOf(t *testing.T) {
 	const mysql, maria = "8.4.3", "10.11.19-MariaDB-0+deb12u1"
 	ordered := func(f facts) facts { f.ordered = true; return f }
-	lax, myISAM, local, latin := good(mysql), good(mysql), good(mysql), good(mysql)
+	lax, myISAM, local, latin, literal, keeping := good(mysql), good(mysql), good(mysql), good(mysql), good(mysql), good(mysql)
+	literal.sqlMode, keeping.keepsOpen = "STRICT_TRANS_TABLES,NO_BACKSLASH_ESCAPES", true
 	lax.sqlMode, myISAM.otherEngines, local.readsUTC, latin.charset = "NO_ENGINE_SUBSTITUTION", []string{"inbox_messages"}, false, "latin1"
 	for name, each := range map[string]struct {
 		facts    facts
@@ -57,6 +58,8 @@ func TestServerIsRefusedOrWarnedOf(t *testing.T) {
 		"Vitess with shards":        {facts: vitess("Version: 24.0.0 (Git revision x)", 2), refused: "keyspace is sharded"},
 		"another engine":            {facts: myISAM, refused: "not kept by InnoDB"},
 		"a lax sql_mode":            {facts: lax, refused: "sql_mode is not strict"},
+		"no escapes":                {facts: literal, refused: "NO_BACKSLASH_ESCAPES"},
+		"no autocommit":             {facts: keeping, refused: "autocommit is off"},
 		"texts of another charset":  {facts: latin, refused: "charset=utf8mb4"},
 		"rollback on timeout":       {facts: good(mysql).with("INNODB_ROLLBACK_ON_TIMEOUT", "ON"), refused: "innodb_rollback_on_timeout"},
 		"statements in the log":     {facts: good(maria).with("BINLOG_FORMAT", "STATEMENT"), refused: "binlog_format"},

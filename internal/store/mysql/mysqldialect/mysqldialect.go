@@ -145,5 +145,5 @@ func inboxesSQL(limit int) string {
 		FROM information_schema.tables s
 		JOIN information_schema.tables m ON m.table_schema = s.table_schema
 			AND m.table_name = CONCAT(LEFT(s.table_name, LENGTH(s.table_name) - LENGTH('handler_statuses')), 'meta')
-		WHERE s.table_name LIKE '%%handler\_statuses' ORDER BY 1, 2 LIMIT %d`, limit)
+		WHERE RIGHT(s.table_name, LENGTH('handler_statuses')) = 'handler_statuses' ORDER BY 1, 2 LIMIT %d`, limit)
 }
