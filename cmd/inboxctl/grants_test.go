@@ -160,13 +160,13 @@ func TestRolesCanDoNothingBeyondTheirGrants(t *testing.T) {
 	}
 }
 
-// grantedOnMySQL makes an inbox under names of its own on MariaDB, and DSNs of accounts with the rights that the
-// printed script grants.
-func grantedOnMySQL(t *testing.T) (
+// grantedOnMySQL makes an inbox under names of its own on the server that a variable names, and DSNs of accounts with
+// the rights that the printed script grants.
+func grantedOnMySQL(t *testing.T, variable string) (
 	tables models.Naming, application string, run func(as string, args ...string) result, operator, reader string,
 ) {
 	t.Helper()
-	owner := testenv.MySQLDSN(t, testenv.MariaDBVariable)
+	owner := testenv.MySQLDSN(t, variable)
 	tables = models.Naming{Schema: "inbox_" + strings.ReplaceAll(uuid.NewString(), "-", ""), Prefix: "in_"}
 	t.Cleanup(func() { require.NoError(t, testenv.RunMySQL(owner, "DROP DATABASE IF EXISTS "+tables.Schema)) })
 	run = func(as string, args ...string) result {
@@ -193,8 +193,16 @@ func grantedOnMySQL(t *testing.T) (
 }
 
 func TestGrantsSufficeForEachAccountOfMySQL(t *testing.T) {
-	t.Parallel()
-	tables, application, run, operator, reader := grantedOnMySQL(t)
+	for name, variable := range map[string]string{"MariaDB": testenv.MariaDBVariable, "MySQL": testenv.MySQLVariable} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			checkGrantsSufficeForEachAccount(t, variable)
+		})
+	}
+}
+
+func checkGrantsSufficeForEachAccount(t *testing.T, variable string) {
+	tables, application, run, operator, reader := grantedOnMySQL(t, variable)
 	done := func(as string, args ...string) result {
 		t.Helper()
 		out := run(as, args...)

@@ -31,14 +31,14 @@ type privileges struct {
 func privilegesOn(n models.Naming) []privileges {
 	const everything = "SELECT, INSERT, UPDATE, DELETE"
 	return []privileges{
-		{n.Messages(), "SELECT, INSERT, UPDATE (`id`), DELETE", "SELECT, DELETE",
+		{n.Messages(), "SELECT, INSERT, DELETE", "SELECT, DELETE",
 			"REFERENCES, SELECT (`id`, `namespace`, `number`, `transport_name`, `type`, `source`, `content_type`, `received_at`)"},
 		{n.HandlerStatuses(), everything, "SELECT, UPDATE, DELETE", "SELECT"},
 		{n.RejectedMessages(), "SELECT, INSERT, UPDATE (`id`, `reason`, `published_at`, `requested_by`, `requested_at`), DELETE",
 			"SELECT, UPDATE (`requested_by`, `requested_at`), DELETE",
 			"REFERENCES, SELECT (`id`, `channel`, `topic`, `partition`, `record_offset`, `record_timestamp`, `reason`, `rejected_at`, " +
 				"`published_at`, `requested_by`, `requested_at`)"},
-		{n.Gaps(), "SELECT, INSERT, UPDATE", "SELECT", "SELECT"},
+		{n.Gaps(), "SELECT, INSERT, UPDATE (`id`, `reason`)", "SELECT", "SELECT"},
 		{n.PartitionRequests(), everything, everything, "SELECT"}, // an operator's replaces an earlier one
 		{n.Requests(), everything, "SELECT, INSERT, DELETE", // an operator's cleanup deletes old ones
 			"REFERENCES, SELECT (`id`, `kind`, `target`, `actor`, `requested_at`, `taken_by`, `taken_at`, `ended_at`, `result`, `problem`)"},
