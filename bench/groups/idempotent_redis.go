@@ -16,7 +16,7 @@ import (
 // IdempotentRedis measures the same with markers, and effects, in Redis.
 func IdempotentRedis() trial.Group {
 	g := trial.Group{
-		Name: "idempotent_redis", Unit: "delivery", NoDatabase: true,
+		Name: "idempotent_redis", Unit: "delivery", NoPostgres: true,
 		About: "the same with a handler that appends to a list in the Redis that has the markers; redis_us is its " +
 			"CPU per delivery. A duplicate of what `redisstore` runs waits and asks again, as one of the 8 or 32 at once; " +
 			"what is written by hand runs it. Where duplicates come later, all skip them",

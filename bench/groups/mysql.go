@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/gorm-inbox/inbox/bench/ours"
+	"github.com/gorm-inbox/inbox/bench/peers/watermill"
 	"github.com/gorm-inbox/inbox/bench/trial"
 	"github.com/gorm-inbox/inbox/integration/servers"
 	"github.com/gorm-inbox/inbox/internal/testenv"
@@ -19,6 +20,8 @@ const (
 	mysqlPlain    = "multi-row INSERT into the same two tables"
 	mysqlProcess  = "process"
 	mysqlTextbook = "process, textbook inbox, one by one"
+	mysqlLog      = "process, Watermill SQL, defaults"
+	mysqlLog1000  = "process, Watermill SQL, batches of 1,000"
 	mysqlWorker   = "process, worker processes: 1"
 	mysqlWorkers  = "process, worker processes: 4"
 	mysqlTx       = "transactional, inbox Tx, 8 at once"
@@ -28,16 +31,22 @@ const (
 // MariaDB measures the same work on MariaDB.
 func MariaDB() trial.Group {
 	return trial.Group{
-		Name: "mariadb", Unit: "message", NoDatabase: true,
-		About: "as in `accept`, `process`, `workers`, `transactional` and `endtoend`, on a MariaDB server of its own that is " +
-			"durable (innodb_flush_log_at_trx_commit = 1, no binary log)",
+		Name: "mariadb", Unit: "message", NoPostgres: true,
+		About: "as in `accept`, `process`, `workers`, `transactional` and `endtoend`, on a MariaDB server of its own " +
+			"that is durable (innodb_flush_log_at_trx_commit = 1, no binary log). Watermill SQL has its MySQL schema, " +
+			"which keeps one offset for each group of consumers and no status of a message. River has no released " +
+			"driver for MySQL",
 		Shared: startMariaDB,
 		Variants: []trial.Variant{
 			{Name: mysqlAccept, New: onMySQL(acceptOurs(1))},
 			{Name: mysqlPlain, New: onMySQL(acceptPlain)},
-			{Name: "accept, " + gormBatches, New: onMySQL(acceptByHand(1, acceptCount, acceptQuick, acceptConnections, gormInBatches))},
+			{Name: "accept, " + gormBatches,
+				New: onMySQL(acceptByHand(1, acceptCount, acceptQuick, acceptConnections, gormInBatches))},
 			{Name: mysqlProcess, New: onMySQL(processOurs(processCount, processQuick, processOptions()...))},
 			{Name: mysqlTextbook, New: onMySQL(processByHand(3_000, 1_000, textbookOf(1)))},
+			{Name: mysqlLog, New: onMySQL(processWatermill(watermill.Settings{}, processCount, processQuick))},
+			{Name: mysqlLog1000,
+				New: onMySQL(processWatermill(watermill.Settings{Batch: 1_000}, processCount, processQuick))},
 			{Name: mysqlWorker, New: onMySQL(byWorkers(1, 1))},
 			{Name: mysqlWorkers, New: onMySQL(byWorkers(1, 4))},
 			{Name: mysqlTx, New: onMySQL(transactionalOurs(8, 12_000, 2_500))},
@@ -47,6 +56,8 @@ func MariaDB() trial.Group {
 		Lines: []trial.Line{
 			trial.Ratio("mariadb_accept_vs_insert", mysqlAccept, mysqlPlain, 0.6).Times(2),
 			trial.Ratio("mariadb_process_vs_textbook", mysqlProcess, mysqlTextbook, 8),
+			trial.RatioOfBest("mariadb_process_vs_watermill", []string{mysqlProcess},
+				[]string{mysqlLog, mysqlLog1000}, 0),
 			trial.Ratio("mariadb_workers_4_vs_1_rate", mysqlWorkers, mysqlWorker, 0.8).Times(2),
 			trial.Ratio("mariadb_tx_vs_gorm", mysqlTx, mysqlTxByHand, 0),
 		},

@@ -55,7 +55,8 @@ var differInANumber = map[string][]string{
 		"check, run, mark without one, 32 at once"},
 	"idempotent_redis": {"redisstore, 32 at once", "SET NX, then run, 32 at once", "GET, run, SET, 32 at once",
 		"redisstore, 32 at once, duplicates later", "GET, run, SET, 32 at once, duplicates later"},
-	"sqlite": {"accept with mattn", "accept with mattn, GORM one by one", "process with modernc, GORM one by one"},
+	"mariadb": {mysqlLog1000},
+	"sqlite":  {"accept with mattn", "accept with mattn, GORM one by one", "process with modernc, GORM one by one"},
 }
 
 // kinds returns a group's variants without those.

@@ -19,7 +19,7 @@ const (
 // SQLite measures the same work on a SQLite file.
 func SQLite() trial.Group {
 	return trial.Group{
-		Name: "sqlite", Unit: "message", NoDatabase: true,
+		Name: "sqlite", Unit: "message", NoPostgres: true,
 		About: "batches of 500 accepted and processed on a SQLite file (WAL mode, synchronous FULL), with drivers " +
 			"in pure Go (modernc) and C (mattn); beside GORM with a transaction per message and two updates per status, and " +
 			"beside the statements of processing alone, in a loop",

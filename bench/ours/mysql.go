@@ -25,9 +25,9 @@ func Dialector(dsn string) gorm.Dialector {
 	return postgres.Open(dsn)
 }
 
-// InsertPlain stores messages with one status each, by plain multi-row INSERTs into the inbox's two tables, with a batch
-// of both in each transaction. It shows the limit of what accepting could reach on MySQL, which has no COPY: there is no
-// deduplication, and the numbers are taken before.
+// InsertPlain stores messages with one status each, by plain multi-row INSERTs into the inbox's two tables. Each
+// transaction has a batch of both. It shows the limit of what accepting could reach on MySQL, which has no COPY: there
+// is no deduplication, and the numbers are taken before.
 func (ib *Inbox) InsertPlain(ctx context.Context, messages []handler.RawMessage, batch, connections int) error {
 	const (
 		ofMessage = "(?, ?, ?, 'publish', ?, ?, ?, ?, '{}', UTC_TIMESTAMP(6))"
@@ -43,13 +43,13 @@ func (ib *Inbox) InsertPlain(ctx context.Context, messages []handler.RawMessage,
 		}
 		rows := func(of string) string { return of + strings.Repeat(", "+of, to-from-1) }
 		return ib.DB.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
-			err := tx.Exec(`INSERT INTO inbox_messages (id, namespace, number, transport_name, type, source, content, content_type,
-				serialized_properties, received_at) VALUES `+rows(ofMessage), stored...).Error
+			err := tx.Exec(`INSERT INTO inbox_messages (id, namespace, number, transport_name, type, source, content,
+				content_type, serialized_properties, received_at) VALUES `+rows(ofMessage), stored...).Error
 			if err != nil {
 				return fmt.Errorf("messages: %w", err)
 			}
-			return tx.Exec(`INSERT INTO inbox_handler_statuses (id, message_number, message_bytes, message_id, handler_key, created_at)
-				VALUES `+rows(ofStatus), statuses...).Error
+			return tx.Exec(`INSERT INTO inbox_handler_statuses (id, message_number, message_bytes, message_id,
+				handler_key, created_at) VALUES `+rows(ofStatus), statuses...).Error
 		})
 	})
 }

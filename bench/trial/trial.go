@@ -32,6 +32,8 @@ type Group struct {
 	Lines    []Line
 	// NoDatabase is for trials that do not need a database of their own. Env.DSN is then empty.
 	NoDatabase bool
+	// NoPostgres is NoDatabase for trials that do not use PostgreSQL at all. Its CPU and WAL are not measured.
+	NoPostgres bool
 	// Shared creates, before the first round, what takes too long to create for each trial, such as
 	// a table of millions of rows. Each trial gets it as Env.Shared. It is closed after the last
 	// round. If Shared returns ErrLeftOut, the group is left out. It may be nil.
@@ -149,7 +151,7 @@ func (l *Lab) Run(ctx context.Context, g Group) (_ *Result, err error) {
 const deadline = 3 * time.Minute
 
 func (l *Lab) measure(ctx context.Context, v Variant, env Env) (_ Measure, failed error) {
-	if !env.group.NoDatabase {
+	if !env.group.NoDatabase && !env.group.NoPostgres {
 		database, err := l.Server.NewDatabase(ctx)
 		if err != nil {
 			return Measure{}, err
@@ -200,7 +202,11 @@ func (l *Lab) measure(ctx context.Context, v Variant, env Env) (_ Measure, faile
 		return Measure{}, err
 	}
 	n := float64(t.Count)
-	return Measure{Rate: n / took.Seconds(), ClientUs: (after.Client - before.Client).Seconds() * 1e6 / n,
-		ServerUs: (after.Server - before.Server).Seconds() * 1e6 / n, WAL: float64(after.WAL-before.WAL) / n,
-		Values: t.Values}, nil
+	m := Measure{Rate: n / took.Seconds(), Values: t.Values}
+	m.ClientUs = (after.Client - before.Client).Seconds() * 1e6 / n
+	if !env.group.NoPostgres {
+		m.ServerUs = (after.Server - before.Server).Seconds() * 1e6 / n
+		m.WAL = float64(after.WAL-before.WAL) / n
+	}
+	return m, nil
 }

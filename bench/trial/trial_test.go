@@ -98,6 +98,25 @@ func TestGroupWithoutDatabasesGetsNone(t *testing.T) {
 	require.NoError(t, err)
 }
 
+func TestWhatPostgresDoesIsNotMeasuredWhereNoTrialUsesIt(t *testing.T) {
+	lab := testLab(t, 1)
+	v := Variant{Name: "v", New: func(_ context.Context, env *Env) (*Trial, error) {
+		require.Empty(t, env.DSN)
+		return &Trial{Count: 1, Run: func(ctx context.Context) error {
+			other, err := lab.Server.NewDatabase(ctx) // writes WAL
+			return errors.Join(err, other.Drop())
+		}, Check: func(context.Context) error { return nil }}, nil
+	}}
+	for noPostgres, measured := range map[bool]bool{true: false, false: true} {
+		g := Group{Name: "g", NoDatabase: true, NoPostgres: noPostgres, Variants: []Variant{v}}
+		r, err := lab.Run(t.Context(), g)
+		require.NoError(t, err)
+		m := r.Measures["v"][0]
+		require.Equal(t, measured, m.WAL > 0)
+		require.True(t, measured || m.ServerUs == 0)
+	}
+}
+
 func TestEachLineCountsItsFurtherRounds(t *testing.T) {
 	variant := func(name string) Variant {
 		return Variant{Name: name, New: func(context.Context, *Env) (*Trial, error) {

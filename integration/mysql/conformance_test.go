@@ -76,7 +76,7 @@ var gates atomic.Int64
 // Hold has a trigger wait for a lock of the server. An accept locks the known messages before it inserts others, so it
 // is held before that.
 func (*server) Hold(db *gorm.DB, event storetest.Event) (release func() error, err error) {
-	gate := fmt.Sprintf("%s %d", event.Table, gates.Add(1))
+	gate := fmt.Sprintf("%s %d %d", event.Table, os.Getpid(), gates.Add(1)) // other processes test on this server, too
 	held := db.Session(&gorm.Session{NewDB: true}).Begin()
 	var got int
 	if err := held.Raw(`SELECT GET_LOCK(?, 0)`, gate).Scan(&got).Error; err != nil {

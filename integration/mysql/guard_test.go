@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"gorm.io/gorm"
@@ -81,11 +80,7 @@ func checkNothingIsStoredByAHandlerThatSwallowsADeadlock(t *testing.T, open open
 				require.NoError(t, tx.Exec(`INSERT INTO orders VALUES (3, 0)`).Error)
 				require.NoError(t, tx.Exec(`UPDATE orders SET paid = 1 WHERE id = 1`).Error)
 				go func() { done <- other.Exec(`UPDATE orders SET paid = 2 WHERE id = 1`).Error }()
-				waits := new(server)
-				require.Eventually(t, func() bool {
-					n, err := waits.Waiting(db)
-					return err == nil && n == 1
-				}, testenv.Patience, 10*time.Millisecond)
+				waitForLock(t, db)
 				requireNumber(t, 1213, tx.Exec(`UPDATE orders SET paid = 1 WHERE id = 2`).Error)
 				require.Error(t, next(tx), "the session commits each statement by itself from now on")
 			})

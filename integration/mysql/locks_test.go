@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/store/storetest"
 	"github.com/gorm-inbox/inbox/internal/testenv"
@@ -148,4 +149,83 @@ func checkStatementsWaitForNoOtherRowOfASmallInbox(t *testing.T, open opener) {
 		require.NoError(t, each.run(ctx), each.name)
 		cancel()
 	}
+}
+
+// TestCompletionLocksRowsInTheOrderOfTheirIDs completes two rows, of which the first is in use. Another order would
+// lock the second one meanwhile, and handlers that complete the same rows in their transactions would deadlock.
+func TestCompletionLocksRowsInTheOrderOfTheirIDs(t *testing.T) {
+	onEach(t, func(t *testing.T, open opener) {
+		db, st := storetest.Migrated(t, open(t))
+		_, err := st.Accept(t.Context(), batchOf("m1", "m2"))
+		require.NoError(t, err)
+		both := []store.KeyLimit{{HandlerKey: "mail", Limit: 2}}
+		claimed, err := st.Claim(t.Context(), store.ClaimRequest{Now: loaded, Limits: both})
+		require.NoError(t, err)
+		require.Len(t, claimed.Claims, 2)
+		completions := make([]store.Completion, 2)
+		for i, c := range claimed.Claims {
+			completions[1-i] = store.Completion{StatusID: c.StatusID, Version: c.Version,
+				Outcome: models.OutcomeProcessed}
+		}
+		last, first := completions[0].StatusID, completions[1].StatusID
+		require.Less(t, first, last)
+		holder := db.Begin()
+		defer holder.Rollback()
+		require.NoError(t, new(server).Lock(holder, "inbox_handler_statuses", "id = '"+first+"'"))
+		completed := make(chan error, 1)
+		go func() {
+			_, err := st.Complete(t.Context(), completions, loaded, store.AwaitLocked)
+			completed <- err
+		}()
+		waitForLock(t, db)
+		var free []string
+		lock := `SELECT id FROM inbox_handler_statuses WHERE id = ? FOR UPDATE NOWAIT`
+		require.NoError(t, db.Raw(lock, last).Scan(&free).Error)
+		require.Equal(t, []string{last}, free)
+		require.NoError(t, holder.Rollback().Error)
+		require.NoError(t, <-completed)
+	})
+}
+
+// TestOpenClaimLeavesTheRowsAfterItsOwnToOthers keeps a claim open that has taken half of the rows. A plan that sorts
+// rows would have locked all of them.
+func TestOpenClaimLeavesTheRowsAfterItsOwnToOthers(t *testing.T) {
+	onEach(t, func(t *testing.T, open opener) {
+		const each = 100
+		db, st := storetest.Migrated(t, open(t))
+		var ids []string
+		for i := range 2 * each {
+			ids = append(ids, fmt.Sprintf("m%03d", i))
+		}
+		_, err := st.Accept(t.Context(), batchOf(ids...))
+		require.NoError(t, err)
+		require.NoError(t, db.Exec(`ANALYZE TABLE inbox_handler_statuses`).Error)
+		release, err := new(server).Hold(db, storetest.Event{Statement: "UPDATE", Table: "inbox_handler_statuses"})
+		require.NoError(t, err)
+		defer func() { require.NoError(t, release()) }()
+		claim := func() <-chan []store.Claim {
+			claimed := make(chan []store.Claim, 1)
+			go func() {
+				got, err := st.Claim(t.Context(), store.ClaimRequest{Now: loaded,
+					Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: each}}})
+				if err == nil {
+					claimed <- got.Claims
+				}
+				close(claimed)
+			}()
+			return claimed
+		}
+		first := claim()
+		waitForLock(t, db)
+		second := claim()
+		waitForLocks(t, db, 2, second)
+		require.NoError(t, release())
+		var claimed []string
+		for _, claims := range []<-chan []store.Claim{first, second} {
+			for _, c := range inboxtest.Receive(t, claims, "a claim") {
+				claimed = append(claimed, c.MessageID)
+			}
+		}
+		require.Equal(t, ids, claimed)
+	})
 }

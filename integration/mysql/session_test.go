@@ -2,6 +2,7 @@ package mysql_test
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"testing"
 	"time"
@@ -27,6 +28,22 @@ func batchOf(ids ...string) store.AcceptBatch {
 			Source: "/shop", Content: []byte("{}"), SerializedProperties: "{}"}, Handlers: []store.NewStatus{{HandlerKey: "mail"}}})
 	}
 	return batch
+}
+
+// waitForLock returns once a session waits for a lock.
+func waitForLock(t *testing.T, db *gorm.DB) {
+	t.Helper()
+	waitForLocks[any](t, db, 1, nil)
+}
+
+// waitForLocks returns once this many sessions wait for locks, or unless is filled.
+func waitForLocks[T any](t *testing.T, db *gorm.DB, sessions int, unless <-chan T) {
+	t.Helper()
+	var server server
+	require.Eventually(t, func() bool {
+		waiting, err := server.Waiting(db)
+		return len(unless) > 0 || err == nil && waiting == sessions
+	}, testenv.Patience, 10*time.Millisecond)
 }
 
 func rowsIn(t *testing.T, db *gorm.DB, table string) (n int64) {
@@ -133,14 +150,63 @@ func TestStatementOutsideOfTransactionsLocksNoGap(t *testing.T) {
 			_, err := store.Exec(t.Context(), store.NewSingles(db).Pool(t.Context()), `DELETE FROM inbox_locks WHERE name IN ('b', 'z')`)
 			deleted <- err
 		}()
-		var waits server
-		require.Eventually(t, func() bool {
-			waiting, err := waits.Waiting(db)
-			return err == nil && waiting == 1
-		}, testenv.Patience, 10*time.Millisecond)
+		waitForLock(t, db)
 		lease("c")
 		require.NoError(t, holder.Rollback().Error)
 		require.NoError(t, <-deleted)
+	})
+}
+
+// TestAcceptThatWaitsHindersNoOtherAccept has an accept look for a new message, and then wait for a known one.
+func TestAcceptThatWaitsHindersNoOtherAccept(t *testing.T) {
+	onEach(t, func(t *testing.T, open opener) {
+		db, st := storetest.Migrated(t, open(t))
+		_, err := st.Accept(t.Context(), batchOf("z"))
+		require.NoError(t, err)
+		holder := db.Begin(&sql.TxOptions{Isolation: sql.LevelReadCommitted}) // locks no gap itself
+		defer holder.Rollback()
+		require.NoError(t, new(server).Lock(holder, "inbox_messages", "id = 'z'"))
+		accepted := make(chan error, 1)
+		go func() {
+			_, err := st.Accept(t.Context(), batchOf("m5", "z"))
+			accepted <- err
+		}()
+		waitForLock(t, db)
+		for _, id := range []string{"m4", "m6"} {
+			ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience/4)
+			_, err := st.Accept(ctx, batchOf(id))
+			cancel()
+			require.NoError(t, err, id)
+		}
+		require.NoError(t, holder.Rollback().Error)
+		require.NoError(t, <-accepted)
+		require.EqualValues(t, 4, rowsIn(t, db, "inbox_messages"))
+	})
+}
+
+// TestMarkerLeavesTheSessionsWaitForLocks adds markers in a session that has set how long its statements wait.
+func TestMarkerLeavesTheSessionsWaitForLocks(t *testing.T) {
+	onEach(t, func(t *testing.T, open opener) {
+		db, st := storetest.Migrated(t, open(t))
+		add := func(tx *gorm.DB, id string) (bool, error) {
+			return st.AddMarkerTx(t.Context(), tx, models.Marker{MessageID: id, HandlerKey: "mail", ProcessedAt: loaded,
+				ExpiresAt: loaded.Add(time.Hour)}, time.Second)
+		}
+		holder := db.Begin(&sql.TxOptions{Isolation: sql.LevelReadCommitted})
+		defer holder.Rollback()
+		added, err := add(holder, "busy")
+		require.NoError(t, err)
+		require.True(t, added)
+		tx := db.Begin(&sql.TxOptions{Isolation: sql.LevelReadCommitted})
+		defer tx.Rollback()
+		require.NoError(t, tx.Exec(`SET innodb_lock_wait_timeout = 37`).Error)
+		for _, id := range []string{"new", "new", "busy"} {
+			_, err := add(tx, id)
+			require.Equal(t, id == "busy", err != nil, "%v", err)
+			var seconds int
+			require.NoError(t, tx.Raw(`SELECT @@innodb_lock_wait_timeout`).Scan(&seconds).Error)
+			require.Equal(t, 37, seconds, id)
+		}
 	})
 }
 

@@ -50,23 +50,30 @@ func (Status) TableName() string { return "hand_statuses" }
 // tables are the tables with the indexes that any of them needs: the unique key for deduplication,
 // and a partial index on pending rows.
 var tables = []string{
-	`CREATE TABLE hand_messages (id varchar(200) PRIMARY KEY, type varchar(255) NOT NULL, content bytea NOT NULL, received_at timestamptz NOT NULL)`,
+	`CREATE TABLE hand_messages (
+		id varchar(200) PRIMARY KEY, type varchar(255) NOT NULL, content bytea NOT NULL,
+		received_at timestamptz NOT NULL)`,
 	`CREATE TABLE hand_statuses (
-		id uuid PRIMARY KEY, message_id varchar(200) NOT NULL REFERENCES hand_messages (id), handler_key varchar(200) NOT NULL,
-		error_count integer NOT NULL DEFAULT 0, last_error varchar(2000), created_at timestamptz NOT NULL, processing_started_at timestamptz,
-		next_attempt_at timestamptz, is_poisoned boolean NOT NULL DEFAULT false, completed_at timestamptz,
+		id uuid PRIMARY KEY, message_id varchar(200) NOT NULL REFERENCES hand_messages (id),
+		handler_key varchar(200) NOT NULL, error_count integer NOT NULL DEFAULT 0, last_error varchar(2000),
+		created_at timestamptz NOT NULL, processing_started_at timestamptz, next_attempt_at timestamptz,
+		is_poisoned boolean NOT NULL DEFAULT false, completed_at timestamptz,
 		UNIQUE (message_id, handler_key))`,
 	`CREATE INDEX hand_statuses_pending ON hand_statuses (id) WHERE completed_at IS NULL AND NOT is_poisoned`,
 }
 
 // mysqlTables are the same on MySQL. It has no partial index: pending rows are found by a whole one, as in articles.
 var mysqlTables = []string{
-	`CREATE TABLE hand_messages (id varchar(200) PRIMARY KEY, type varchar(255) NOT NULL, content longblob NOT NULL, received_at datetime(6) NOT NULL)`,
+	`CREATE TABLE hand_messages (
+		id varchar(200) PRIMARY KEY, type varchar(255) NOT NULL, content longblob NOT NULL,
+		received_at datetime(6) NOT NULL)`,
 	`CREATE TABLE hand_statuses (
-		id char(36) PRIMARY KEY, message_id varchar(200) NOT NULL REFERENCES hand_messages (id), handler_key varchar(200) NOT NULL,
-		error_count integer NOT NULL DEFAULT 0, last_error varchar(2000), created_at datetime(6) NOT NULL, processing_started_at datetime(6),
-		next_attempt_at datetime(6), is_poisoned boolean NOT NULL DEFAULT false, completed_at datetime(6),
-		UNIQUE (message_id, handler_key), KEY hand_statuses_pending (completed_at, is_poisoned, processing_started_at, id))`,
+		id char(36) PRIMARY KEY, message_id varchar(200) NOT NULL REFERENCES hand_messages (id),
+		handler_key varchar(200) NOT NULL, error_count integer NOT NULL DEFAULT 0, last_error varchar(2000),
+		created_at datetime(6) NOT NULL, processing_started_at datetime(6), next_attempt_at datetime(6),
+		is_poisoned boolean NOT NULL DEFAULT false, completed_at datetime(6),
+		UNIQUE (message_id, handler_key),
+		KEY hand_statuses_pending (completed_at, is_poisoned, processing_started_at, id))`,
 }
 
 // Inbox has the two tables in a database of their own.

@@ -5,7 +5,9 @@ package watermill
 
 import (
 	"context"
+	stdsql "database/sql"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -33,7 +35,14 @@ type Settings struct {
 // that are not JSON.
 func payloadType(string) string { return "BYTEA" }
 
-func (s Settings) schema() sql.SchemaAdapter {
+// mysqlPayloadType is the same on MySQL, which has no BYTEA.
+func mysqlPayloadType(string) string { return "BLOB" }
+
+func (w *Watermill) schema() sql.SchemaAdapter {
+	s := w.settings
+	if w.onMySQL {
+		return sql.DefaultMySQLSchema{GeneratePayloadType: mysqlPayloadType, SubscribeBatchSize: s.Batch}
+	}
 	if s.Queue {
 		return sql.PostgreSQLQueueSchema{GeneratePayloadType: payloadType, SubscribeBatchSize: s.Batch}
 	}
@@ -42,8 +51,11 @@ func (s Settings) schema() sql.SchemaAdapter {
 
 // offsets returns the adapter for offsets. For a queue it deletes handled rows, as that adapter's
 // own tests do, because rows that are only marked would slow it down.
-func (s Settings) offsets() sql.OffsetsAdapter {
-	if s.Queue {
+func (w *Watermill) offsets() sql.OffsetsAdapter {
+	if w.onMySQL {
+		return sql.DefaultMySQLOffsetsAdapter{}
+	}
+	if w.settings.Queue {
 		return sql.PostgreSQLQueueOffsetsAdapter{DeleteOnAck: true}
 	}
 	return sql.DefaultPostgreSQLOffsetsAdapter{}
@@ -52,37 +64,64 @@ func (s Settings) offsets() sql.OffsetsAdapter {
 // Watermill is a publisher and a subscriber of one topic.
 type Watermill struct {
 	settings   Settings
-	pool       *pgxpool.Pool
+	onMySQL    bool // otherwise on PostgreSQL
+	pool       pool
 	publisher  *sql.Publisher
 	subscriber *sql.Subscriber
 	last       int64 // offset of the topic's last message
 }
 
+// pool is a pool of either server. Its statements are those of PostgreSQL.
+type pool struct {
+	sql.Beginner
+	scan  func(ctx context.Context, into any, query string, args ...any) error
+	close func()
+}
+
+func openPool(ctx context.Context, dsn string) (pool, error) {
+	if ours.IsMySQL(dsn) {
+		db, err := stdsql.Open("mysql", dsn)
+		if err != nil {
+			return pool{}, err
+		}
+		inMySQL := strings.NewReplacer("$1", "?", "$2", "?", `"`, "`")
+		return pool{sql.BeginnerFromStdSQL(db), func(ctx context.Context, into any, query string, args ...any) error {
+			return db.QueryRowContext(ctx, inMySQL.Replace(query), args...).Scan(into)
+		}, func() { _ = db.Close() }}, nil
+	}
+	pgx, err := pgxpool.New(ctx, dsn)
+	if err != nil {
+		return pool{}, err
+	}
+	return pool{sql.BeginnerFromPgx(pgx), func(ctx context.Context, into any, query string, args ...any) error {
+		return pgx.QueryRow(ctx, query, args...).Scan(into)
+	}, pgx.Close}, nil
+}
+
 // Open creates the topic's tables.
 func Open(ctx context.Context, dsn string, s Settings) (*Watermill, error) {
-	pool, err := pgxpool.New(ctx, dsn)
+	pool, err := openPool(ctx, dsn)
 	if err != nil {
 		return nil, err
 	}
-	w := &Watermill{settings: s, pool: pool}
+	w := &Watermill{settings: s, onMySQL: ours.IsMySQL(dsn), pool: pool}
 	if err := w.open(); err != nil {
-		pool.Close()
+		pool.close()
 		return nil, err
 	}
 	return w, nil
 }
 
 func (w *Watermill) open() (err error) {
-	db := sql.BeginnerFromPgx(w.pool)
-	if w.publisher, err = sql.NewPublisher(db, sql.PublisherConfig{SchemaAdapter: w.settings.schema()},
+	if w.publisher, err = sql.NewPublisher(w.pool, sql.PublisherConfig{SchemaAdapter: w.schema()},
 		watermill.NopLogger{}); err != nil {
 		return err
 	}
-	config := sql.SubscriberConfig{SchemaAdapter: w.settings.schema(), OffsetsAdapter: w.settings.offsets()}
+	config := sql.SubscriberConfig{SchemaAdapter: w.schema(), OffsetsAdapter: w.offsets()}
 	if !w.settings.Queue { // a queue rejects a consumer group
 		config.ConsumerGroup = group
 	}
-	if w.subscriber, err = sql.NewSubscriber(db, config, watermill.NopLogger{}); err != nil {
+	if w.subscriber, err = sql.NewSubscriber(w.pool, config, watermill.NopLogger{}); err != nil {
 		return err
 	}
 	return w.subscriber.SubscribeInitialize(topic)
@@ -92,7 +131,7 @@ func (w *Watermill) open() (err error) {
 func (w *Watermill) Close() {
 	_ = w.subscriber.Close()
 	_ = w.publisher.Close()
-	w.pool.Close()
+	w.pool.close()
 }
 
 // PublishAll publishes n messages in batches on several connections at once.
@@ -109,10 +148,10 @@ func (w *Watermill) PublishAll(ctx context.Context, n, batch, connections int) e
 // Prepare records the offset of the topic's last message.
 func (w *Watermill) Prepare(ctx context.Context) error {
 	order := `transaction_id DESC, "offset" DESC`
-	if w.settings.Queue {
+	if w.settings.Queue || w.onMySQL {
 		order = `"offset" DESC`
 	}
-	return w.pool.QueryRow(ctx, `SELECT "offset" FROM watermill_bench ORDER BY `+order+` LIMIT 1`).Scan(&w.last)
+	return w.pool.scan(ctx, &w.last, `SELECT "offset" FROM watermill_bench ORDER BY `+order+` LIMIT 1`)
 }
 
 // Work handles n messages. It returns when the last acknowledgement is stored in the database.
@@ -136,7 +175,8 @@ func (w *Watermill) Work(ctx context.Context, n int, run func(payload []byte)) e
 // stored waits until the acknowledgement of the last message is stored. Messages are acknowledged
 // by batch, after all of the batch has been handled.
 func (w *Watermill) stored(ctx context.Context) error {
-	query, args := `SELECT offset_acked = $1 FROM watermill_offsets_bench WHERE consumer_group = $2`, []any{w.last, group}
+	query := `SELECT EXISTS (SELECT 1 FROM watermill_offsets_bench WHERE offset_acked = $1 AND consumer_group = $2)`
+	args := []any{w.last, group}
 	if w.settings.Queue {
 		query, args = `SELECT NOT EXISTS (SELECT FROM watermill_bench WHERE "offset" = $1)`, []any{w.last}
 	}
@@ -144,7 +184,7 @@ func (w *Watermill) stored(ctx context.Context) error {
 	defer ticker.Stop()
 	for {
 		var done bool
-		if err := w.pool.QueryRow(ctx, query, args...).Scan(&done); err != nil || done {
+		if err := w.pool.scan(ctx, &done, query, args...); err != nil || done {
 			return err
 		}
 		select {
@@ -158,8 +198,8 @@ func (w *Watermill) stored(ctx context.Context) error {
 // CheckPublished returns an error unless the topic has n messages.
 func (w *Watermill) CheckPublished(ctx context.Context, n int) error {
 	var all int
-	if err := w.pool.QueryRow(ctx, `SELECT count(*) FROM watermill_bench WHERE length(payload) = $1`,
-		ours.PayloadBytes).Scan(&all); err != nil {
+	if err := w.pool.scan(ctx, &all, `SELECT count(*) FROM watermill_bench WHERE length(payload) = $1`,
+		ours.PayloadBytes); err != nil {
 		return err
 	}
 	if all != n {
@@ -175,9 +215,12 @@ func (w *Watermill) CheckWorked(ctx context.Context, n int) error {
 		return w.CheckPublished(ctx, 0)
 	}
 	var left int
-	err := w.pool.QueryRow(ctx, `SELECT count(*) FROM watermill_bench m, watermill_offsets_bench o
-		WHERE o.consumer_group = $1 AND (m.transaction_id, m."offset") > (o.last_processed_transaction_id, o.offset_acked)`, group).Scan(&left)
-	if err != nil {
+	past := `(m.transaction_id, m."offset") > (o.last_processed_transaction_id, o.offset_acked)`
+	if w.onMySQL {
+		past = `m."offset" > o.offset_acked`
+	}
+	if err := w.pool.scan(ctx, &left, `SELECT count(*) FROM watermill_bench m, watermill_offsets_bench o
+		WHERE o.consumer_group = $1 AND `+past, group); err != nil {
 		return err
 	}
 	if left > 0 {

@@ -47,3 +47,18 @@ func TestSQLiteIsOpenedAsTheInboxNeedsIt(t *testing.T) {
 	require.Equal(t, primaryKey, code)
 	require.ErrorIs(t, db.Session(&gorm.Session{}).Dialector.(gorm.ErrorTranslator).Translate(err), gorm.ErrDuplicatedKey)
 }
+
+// TestProgressIsZeroWhileTheTablesAreCreated has some tables alone, as MySQL shows them during a migration.
+func TestProgressIsZeroWhileTheTablesAreCreated(t *testing.T) {
+	t.Parallel()
+	db, err := Open(sqliteDSN(filepath.Join(t.TempDir(), "inbox.db")), 1)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, Close(db)) })
+	require.NoError(t, db.Migrator().CreateTable(&models.Message{}, &models.HandlerStatus{}))
+	tally, err := ReadTally(t.Context(), db)
+	require.NoError(t, err)
+	require.Zero(t, tally)
+	require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, "demo"))
+	_, err = ReadTally(t.Context(), db)
+	require.NoError(t, err)
+}

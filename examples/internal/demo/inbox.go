@@ -33,7 +33,7 @@ func ReadTally(ctx context.Context, db *gorm.DB) (t Tally, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	db = db.WithContext(ctx)
-	if !db.Migrator().HasTable(&models.HandlerStatus{}) {
+	if !db.Migrator().HasTable(&models.Meta{}) { // it is created last, and on MySQL each table alone
 		return t, ctx.Err()
 	}
 	const pending = "completed_at IS NULL AND NOT is_poisoned"

@@ -60,6 +60,23 @@ var errorTests = []test{
 			s.complete(noon, claims...)
 		}
 	}},
+	{"identifiers that differ in case, in an accent or at their end are not the same", func(s *suite) {
+		alike := []string{"order", "Order", "örder", "order ", "order\t"}
+		many := message("many", alike...)
+		require.Equal(s, len(alike), s.accept(many)[0].StatusesAdded)
+		for _, id := range alike {
+			require.Len(s, s.claim(noon, 10, id), 1, "the handler %q", id)
+			require.True(s, s.accept(message(id, "mail"))[0].Inserted, "the message %q", id)
+			elsewhere := message("m", "mail")
+			elsewhere.Namespace = id
+			require.True(s, s.accept(elsewhere)[0].Inserted, "the namespace %q", id)
+			inNamespace := marker("m", "mail")
+			inNamespace.Namespace = id
+			for _, m := range []models.Marker{marker(id, "mail"), marker("m", id), inNamespace} {
+				require.True(s, s.addMarker(m, nil), "the marker %q, %q, %q", m.MessageID, m.HandlerKey, m.Namespace)
+			}
+		}
+	}},
 	{"a unique violation is recognised", func(s *suite) {
 		require.NoError(s, s.db.Create(&models.Meta{Key: "k", Value: "v"}).Error)
 		err := s.db.Create(&models.Meta{Key: "k", Value: "v"}).Error
