@@ -152,8 +152,8 @@ func (f *replicated) promote() {
 	require.NoError(f.t, f.clients.Redirect(f.standby.DSN()))
 }
 
-// TestFailoverUnderLoadLosesAndDoublesNothing proves contract 2 and 5.12 for a primary that is lost while it accepts and
-// workers consume. What it has acknowledged is handled once and in the order of its lanes.
+// TestFailoverUnderLoadLosesAndDoublesNothing proves contract 2 and 5.12 for a primary that is lost while it accepts
+// and workers consume. What it has acknowledged is handled once and in the order of its lanes.
 func TestFailoverUnderLoadLosesAndDoublesNothing(t *testing.T) {
 	t.Parallel()
 	for _, loss := range []struct {

@@ -68,8 +68,8 @@ func (m *MySQL) follow(standby *MySQL) error {
 	})
 }
 
-// Promote makes a standby an independent server, as after the loss of its primary. It first applies all that the standby
-// has received, which is every commit that the primary has answered.
+// Promote makes a standby an independent server, as after the loss of its primary. It first applies all that the
+// standby has received, which is every commit that the primary has answered.
 func (m *MySQL) Promote() error {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
