@@ -28,7 +28,6 @@ import (
 	"github.com/gorm-inbox/inbox/internal/stores"
 	"github.com/gorm-inbox/inbox/internal/synchronous"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
-	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -45,10 +44,7 @@ type failover struct {
 
 func newFailover(t *testing.T) *failover {
 	f := &failover{t: t, primary: disturbedPostgres(t)}
-	standby, err := f.primary.StartStandby()
-	testenv.LeaveOutIf(t, err)
-	t.Cleanup(func() { require.NoError(t, standby.Close()) })
-	f.standby, f.db = standby, f.open(f.primary, "")
+	f.standby, f.db = standbyOf(t, f.primary), f.open(f.primary, "")
 	require.NoError(t, models.Migrate(t.Context(), f.db, models.Naming{}, "failover"))
 	require.NoError(t, f.db.Exec("CREATE TABLE done (message_id text)").Error)
 	return f

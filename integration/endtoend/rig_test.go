@@ -264,10 +264,15 @@ func (r *rig) await(what string, condition func() bool) {
 	r.t.Helper()
 	for deadline := time.Now().Add(patience); !condition(); pause(r.t.Context(), 50*time.Millisecond) {
 		if time.Now().After(deadline) {
-			open := r.lines(`SELECT to_jsonb(s)::text FROM inbox_handler_statuses s WHERE completed_at IS NULL ORDER BY id LIMIT 50`)
-			sessions := r.lines(`SELECT to_jsonb(a)::text FROM pg_stat_activity a WHERE datname = current_database()`)
-			require.FailNow(r.t, "waited in vain: "+what, "open:\n%s\nsessions:\n%s", strings.Join(open, "\n"),
-				strings.Join(sessions, "\n"))
+			open := `SELECT to_jsonb(s)::text FROM inbox_handler_statuses s WHERE completed_at IS NULL ORDER BY id LIMIT 50`
+			sessions := `SELECT to_jsonb(a)::text FROM pg_stat_activity a WHERE datname = current_database()`
+			if workload.OnMySQL(r.db) {
+				open = `SELECT CONCAT_WS(' ', message_id, handler_key, version, error_count, processing_started_at, due_at, last_error)
+					FROM inbox_handler_statuses WHERE completed_at IS NULL ORDER BY id LIMIT 50`
+				sessions = `SELECT CONCAT_WS(' ', id, user, command, time, state, info) FROM information_schema.processlist`
+			}
+			require.FailNow(r.t, "waited in vain: "+what, "open:\n%s\nsessions:\n%s", strings.Join(r.lines(open), "\n"),
+				strings.Join(r.lines(sessions), "\n"))
 		}
 	}
 }

@@ -24,6 +24,7 @@ type MySQLOptions struct {
 type MySQL struct {
 	*server
 	programs mysqlPrograms
+	settings map[string]string
 }
 
 // mysqlPrograms are the programs of one product.
@@ -78,6 +79,22 @@ func StartMySQL(options MySQLOptions) (*MySQL, error) {
 
 // startMySQL sets a server up whose user root needs no password, and starts it.
 func startMySQL(programs mysqlPrograms, options MySQLOptions) (*MySQL, error) {
+	m, err := newMySQL(programs)
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(m.settings, options.Settings)
+	if err = m.initialize(); err == nil {
+		err = m.Start()
+	}
+	if err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	return m, nil
+}
+
+// newMySQL returns a server without data that does not run.
+func newMySQL(programs mysqlPrograms) (*MySQL, error) {
 	account, err := unprivileged()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", programs.title, err)
@@ -86,14 +103,15 @@ func startMySQL(programs mysqlPrograms, options MySQLOptions) (*MySQL, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &MySQL{server: server, programs: programs}
+	m := &MySQL{server: server, programs: programs, settings: map[string]string{
+		"skip_name_resolve": "ON", "skip_log_bin": "ON", "max_connections": "300", "max_allowed_packet": "64M",
+		"innodb_flush_log_at_trx_commit": "1",
+		// Small, because a machine may run several servers beside the tests. Versions differ in the name of one.
+		"innodb_buffer_pool_size": "128M", "loose_innodb_log_file_size": "48M", "loose_innodb_redo_log_capacity": "96M",
+	}}
+	maps.Copy(m.settings, programs.settings)
 	m.ready = func(ctx context.Context) error { return PingMySQL(ctx, m.DSN()) }
-	if err = m.prepare(options); err == nil {
-		err = m.Start()
-	}
-	if err != nil {
-		return nil, errors.Join(err, m.Close())
-	}
+	m.command = func() *exec.Cmd { return m.programs.server("--defaults-file=" + m.directory.join("server.conf")) }
 	return m, nil
 }
 
@@ -103,25 +121,26 @@ GRANT ALL ON *.* TO 'root'@'127.0.0.1' WITH GRANT OPTION;
 CREATE DATABASE IF NOT EXISTS test;
 `
 
-func (m *MySQL) prepare(options MySQLOptions) error {
-	users, file := m.directory.join("users.sql"), m.directory.join("server.conf")
-	settings := map[string]string{
-		"bind_address": loopback, "port": fmt.Sprint(m.port), "datadir": m.data(), "socket": m.directory.join("socket"),
-		"pid_file": m.directory.join("pid"), "tmpdir": m.directory.path, "init_file": users, "skip_name_resolve": "ON",
-		"skip_log_bin": "ON", "max_connections": "300", "max_allowed_packet": "64M", "innodb_flush_log_at_trx_commit": "1",
-		// Small, because a machine may run several servers beside the tests. Versions differ in the name of one.
-		"innodb_buffer_pool_size": "128M", "loose_innodb_log_file_size": "48M", "loose_innodb_redo_log_capacity": "96M",
-	}
-	maps.Copy(settings, m.programs.settings)
-	maps.Copy(settings, options.Settings)
-	content := append([]byte("[mysqld]\n"), configuration(settings, " = ")...)
-	m.command = func() *exec.Cmd { return m.programs.server("--defaults-file=" + file) }
-	if err := errors.Join(os.WriteFile(users, []byte(mysqlUsers), 0o644), os.WriteFile(file, content, 0o644)); err != nil {
+// initialize makes the data of a new server.
+func (m *MySQL) initialize() error {
+	m.settings["init_file"] = m.directory.join("users.sql")
+	if err := errors.Join(os.WriteFile(m.settings["init_file"], []byte(mysqlUsers), 0o644), m.configure()); err != nil {
 		return err
 	}
 	initialize := m.programs.initialize(m.data())
 	initialize.Env = append(os.Environ(), "TMPDIR="+m.directory.path)
 	return wrap(m.name+": make data", run(startTimeout, initialize, m.account, m.log()))
+}
+
+// configure writes the settings for the next start.
+func (m *MySQL) configure() error {
+	settings := maps.Clone(m.settings)
+	maps.Copy(settings, map[string]string{
+		"bind_address": loopback, "port": fmt.Sprint(m.port), "datadir": m.data(), "socket": m.directory.join("socket"),
+		"pid_file": m.directory.join("pid"), "tmpdir": m.directory.path,
+	})
+	content := append([]byte("[mysqld]\n"), configuration(settings, " = ")...)
+	return os.WriteFile(m.directory.join("server.conf"), content, 0o644)
 }
 
 func (m *MySQL) data() string { return m.directory.join("data") }
@@ -133,7 +152,12 @@ func (m *MySQL) DSN() string {
 }
 
 // PingMySQL returns an error unless the server at dsn answers a query.
-func PingMySQL(ctx context.Context, dsn string) (err error) {
+func PingMySQL(ctx context.Context, dsn string) error {
+	return onMySQL(dsn, func(db *sql.DB) error { return db.QueryRowContext(ctx, "SELECT 1").Scan(new(int)) })
+}
+
+// onMySQL connects to the server at dsn.
+func onMySQL(dsn string, do func(db *sql.DB) error) (err error) {
 	config, err := mysql.ParseDSN(dsn)
 	if err != nil {
 		return err
@@ -145,6 +169,5 @@ func PingMySQL(ctx context.Context, dsn string) (err error) {
 	}
 	db := sql.OpenDB(connector)
 	defer func() { err = errors.Join(err, db.Close()) }()
-	var one int
-	return db.QueryRowContext(ctx, "SELECT 1").Scan(&one)
+	return do(db)
 }

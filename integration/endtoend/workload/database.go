@@ -52,8 +52,8 @@ func Open(dsn string) (*gorm.DB, error) {
 	return db, nil
 }
 
-// onMySQL reports whether a pool is one of MySQL or MariaDB.
-func onMySQL(db *sql.DB) bool {
+// OnMySQL reports whether a pool is one of MySQL or MariaDB.
+func OnMySQL(db *sql.DB) bool {
 	_, found := db.Driver().(*driver.MySQLDriver)
 	return found
 }
@@ -62,7 +62,7 @@ var parameter = regexp.MustCompile(`\$\d+`)
 
 // Text returns a statement whose parameters $1, $2 and so on stand in this order, as the pool's server takes it.
 func Text(db *sql.DB, statement string) string {
-	if !onMySQL(db) {
+	if !OnMySQL(db) {
 		return statement
 	}
 	return strings.ReplaceAll(parameter.ReplaceAllString(statement, "?"), `"`, "`")
@@ -113,7 +113,7 @@ CREATE TABLE IF NOT EXISTS steps (at bigint AUTO_INCREMENT PRIMARY KEY, handler 
 
 // CreateTables makes the tables that handlers write to.
 func CreateTables(ctx context.Context, db *sql.DB) error {
-	for _, table := range schema[onMySQL(db)] {
+	for _, table := range schema[OnMySQL(db)] {
 		if _, err := db.ExecContext(ctx, table); err != nil {
 			return fmt.Errorf("create the handlers' tables: %w", err)
 		}
@@ -161,9 +161,9 @@ CREATE VIEW job_statuses AS SELECT * FROM all_statuses WHERE handler_key IN ('` 
 
 // KeepDeleted prepares the inbox's tables, which exist, for the ledger.
 func KeepDeleted(ctx context.Context, db *sql.DB) error {
-	statements := append(append([]string{}, history[onMySQL(db)]...), views...)
+	statements := append(append([]string{}, history[OnMySQL(db)]...), views...)
 	var columns, old []string
-	if onMySQL(db) {
+	if OnMySQL(db) {
 		err := each(ctx, db, func(rows *sql.Rows) error {
 			var name string
 			err := rows.Scan(&name)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gorm-inbox/inbox/internal/dialect"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/store/mysql/mysqldialect"
 )
@@ -71,6 +72,13 @@ func TestErrorIsClassified(t *testing.T) {
 		require.True(t, is(errors.Join(errors.New("other"), failure(number, "HY000", ""))), number)
 	}
 	require.True(t, store.IsTransient(errors.New("invalid connection")))
+	for _, lost := range []error{errors.New("invalid connection"), failure(1053, "08S01", ""), failure(1927, "70100", "")} {
+		require.True(t, store.OutcomeUnknown(lost), "a commit may have taken place: %v", lost)
+	}
+	for _, number := range []uint16{1290, 1792, 1836} {
+		class, found := mysqldialect.Dialect.Classify(failure(number, "HY000", "read-only"))
+		require.True(t, found && class.Has(dialect.ReadOnly|dialect.Refused|dialect.Transient), number)
+	}
 	tooLarge := errors.New("packet for query is too large. Try adjusting the `Config.MaxAllowedPacket`")
 	require.True(t, store.IsData(tooLarge), "the same message would fail for ever")
 	require.False(t, store.IsTransient(failure(1064, "42000", "")))

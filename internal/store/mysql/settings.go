@@ -61,6 +61,7 @@ var decisions = []decision{
 	{facts.hasSmallPackets, false, "inbox: max_allowed_packet is below 64M, so that the largest messages cannot be stored and halt their partitions: set it to 64M, and maxAllowedPacket=0 in the DSN"},
 	{func(f facts) bool { return f.differs("INNODB_FLUSH_LOG_AT_TRX_COMMIT", "1") }, false, "inbox: innodb_flush_log_at_trx_commit is not 1, so that a crash of the machine can lose messages whose offsets are committed: set it to 1"},
 	{func(f facts) bool { return f.variables["LOG_BIN"] == "ON" && f.differs("SYNC_BINLOG", "1") }, false, "inbox: sync_binlog is not 1, so that a crash of the machine can lose messages on replicas: set it to 1"},
+	{facts.showsUnreplicated, false, "inbox: the semi-synchronous wait point is AFTER_COMMIT, so that a message found to be a duplicate may be on no replica yet, and a failover can lose it: set it to AFTER_SYNC"},
 }
 
 // wantedPacket is enough for the largest record, whose bytes may be escaped.
@@ -110,6 +111,16 @@ func (f facts) severalWriters() bool {
 		f.variables["GROUP_REPLICATION_SINGLE_PRIMARY_MODE"] == "OFF"
 }
 
+// showsUnreplicated reports whether other sessions see a commit while it waits for a semi-synchronous replica.
+func (f facts) showsUnreplicated() bool {
+	for _, role := range []string{"MASTER", "SOURCE"} { // MariaDB and older MySQL, MySQL
+		if f.variables["RPL_SEMI_SYNC_"+role+"_ENABLED"] == "ON" && f.variables["RPL_SEMI_SYNC_"+role+"_WAIT_POINT"] == "AFTER_COMMIT" {
+			return true
+		}
+	}
+	return false
+}
+
 func (f facts) differs(variable, wanted string) bool {
 	value, known := f.variables[variable]
 	return known && value != wanted
@@ -136,7 +147,8 @@ SELECT VERSION(), @@version_comment, @@sql_mode, @@character_set_client, @@autoc
 
 	variablesSQL = `
 SHOW GLOBAL VARIABLES WHERE Variable_name IN ('innodb_flush_log_at_trx_commit', 'sync_binlog', 'log_bin', 'wsrep_on',
-	'max_allowed_packet', 'innodb_rollback_on_timeout', 'binlog_format', 'group_replication_group_name', 'group_replication_single_primary_mode')`
+	'max_allowed_packet', 'innodb_rollback_on_timeout', 'binlog_format', 'group_replication_group_name', 'group_replication_single_primary_mode',
+	'rpl_semi_sync_master_enabled', 'rpl_semi_sync_master_wait_point', 'rpl_semi_sync_source_enabled', 'rpl_semi_sync_source_wait_point')`
 
 	shardsSQL = `SHOW VITESS_SHARDS`
 

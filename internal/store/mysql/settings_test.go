@@ -76,6 +76,10 @@ func TestServerIsRefusedOrWarnedOf(t *testing.T) {
 		"small packets":             {facts: good(maria).with("MAX_ALLOWED_PACKET", "16777216"), warnings: []string{"max_allowed_packet"}},
 		"large packets":             {facts: good(maria).with("MAX_ALLOWED_PACKET", "67108864")},
 		"no binary log":             {facts: good(mysql).with("SYNC_BINLOG", "0", "LOG_BIN", "OFF")},
+		"early semi-sync":           {facts: good(maria).with("RPL_SEMI_SYNC_MASTER_ENABLED", "ON", "RPL_SEMI_SYNC_MASTER_WAIT_POINT", "AFTER_COMMIT"), warnings: []string{"AFTER_SYNC"}},
+		"early semi-sync of MySQL":  {facts: good(mysql).with("RPL_SEMI_SYNC_SOURCE_ENABLED", "ON", "RPL_SEMI_SYNC_SOURCE_WAIT_POINT", "AFTER_COMMIT"), warnings: []string{"AFTER_SYNC"}},
+		"semi-sync":                 {facts: good(maria).with("RPL_SEMI_SYNC_MASTER_ENABLED", "ON", "RPL_SEMI_SYNC_MASTER_WAIT_POINT", "AFTER_SYNC")},
+		"no semi-sync":              {facts: good(maria).with("RPL_SEMI_SYNC_MASTER_ENABLED", "OFF", "RPL_SEMI_SYNC_MASTER_WAIT_POINT", "AFTER_COMMIT")},
 		"both lazy, on Galera":      {facts: good(maria).with("SYNC_BINLOG", "0", "INNODB_FLUSH_LOG_AT_TRX_COMMIT", "0", "WSREP_ON", "ON"), warnings: []string{"several nodes", "innodb_flush_log_at_trx_commit", "sync_binlog"}},
 		"variables that are hidden": {facts: facts{version: mysql, sqlMode: "STRICT_ALL_TABLES", charset: "utf8mb4", readsUTC: true}},
 	} {

@@ -1,0 +1,218 @@
+package endtoend
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/integration/endtoend/workload"
+	"github.com/gorm-inbox/inbox/internal/testenv"
+)
+
+// side is one of two servers, of which one follows the other.
+type side interface {
+	DSN() string
+	Kill() error
+	Freeze() error
+	Thaw() error
+	Promote() error
+}
+
+// standbyOf starts the server that the commits of another wait for.
+func standbyOf[S interface {
+	StartStandby() (S, error)
+	Close() error
+}](t *testing.T, primary S) S {
+	t.Helper()
+	standby, err := primary.StartStandby()
+	testenv.LeaveOutIf(t, err)
+	t.Cleanup(func() { require.NoError(t, standby.Close()) })
+	return standby
+}
+
+func postgresPair(t *testing.T) (primary, standby side) {
+	server := disturbedPostgres(t)
+	return server, standbyOf(t, server)
+}
+
+func mariaDBPair(t *testing.T) (primary, standby side) {
+	server := disturbedMariaDB(t)
+	return server, standbyOf(t, server)
+}
+
+// replicated is a stream on a server whose commits wait for a standby. Beside its records, steps are accepted directly.
+type replicated struct {
+	*stream
+	primary, standby side
+	clients, judge   *workload.Cable // the workers' way, and the test's own
+	acknowledged     [stepLanes]atomic.Int64
+	accepting        atomic.Int64 // how many lanes wait for an answer
+	readOnly         atomic.Int64 // how often one was refused because the server is read-only
+}
+
+const stepLanes = 5
+
+func newReplicated(t *testing.T, pair func(*testing.T) (primary, standby side)) *replicated {
+	f := &replicated{}
+	f.primary, f.standby = pair(t)
+	kafka := kafkaServer(t)
+	for _, cable := range []**workload.Cable{&f.clients, &f.judge} {
+		var err error
+		*cable, err = workload.StartCable(f.primary.DSN())
+		require.NoError(t, err)
+		t.Cleanup((*cable).Close)
+	}
+	f.stream = newStreamOn(newRigIn(t, f.judge.DSN()), kafka.Admin, kafka.Brokers())
+	f.settings.DSN, f.settings.Generation = f.clients.DSN(), workload.Original
+	if workload.OnMySQL(f.db) {
+		f.useAccount()
+	}
+	return f
+}
+
+// useAccount has the workers connect as a user who cannot write on a read-only server.
+func (f *replicated) useAccount() {
+	for _, statement := range []string{"CREATE USER app@127.0.0.1", "GRANT ALL ON test.* TO app@127.0.0.1"} {
+		_, err := f.db.ExecContext(f.t.Context(), statement)
+		require.NoError(f.t, err)
+	}
+	f.settings.DSN = strings.Replace(f.settings.DSN, "root@", "app@", 1)
+}
+
+// underLoad runs disturb while records are produced and steps are accepted. Each lane repeats a step until it is
+// acknowledged.
+func (f *replicated) underLoad(disturb func()) {
+	f.t.Helper()
+	settings := f.settings
+	settings.Brokers = nil
+	ib := f.inboxOf(settings)
+	run := func() { f.underKafkaLoad(f.feed, disturb) }
+	for lane := range stepLanes {
+		inner := run
+		run = func() { f.under(inner, func(ctx context.Context, _ int) { f.acceptNext(ctx, ib, lane) }) }
+	}
+	run()
+}
+
+// acceptNext accepts the next step of a lane.
+func (f *replicated) acceptNext(ctx context.Context, ib *inbox.Inbox, lane int) {
+	n := int(f.acknowledged[lane].Load()) + 1
+	step := workload.Step{Lane: fmt.Sprint("lane ", lane), N: n, Fails: max(0, n%10-8), Snoozes: n%10 == 5}
+	for ctx.Err() == nil {
+		f.accepting.Add(1)
+		_, err := ib.Accept(ctx, step.Message())
+		f.accepting.Add(-1)
+		if err == nil {
+			f.acknowledged[lane].Add(1)
+			return
+		}
+		if strings.Contains(err.Error(), "Error 1290") {
+			f.readOnly.Add(1)
+		}
+		pause(ctx, 50*time.Millisecond)
+	}
+}
+
+// stepped returns how many steps were acknowledged.
+func (f *replicated) stepped() (n int) {
+	for lane := range stepLanes {
+		n += int(f.acknowledged[lane].Load())
+	}
+	return n
+}
+
+// fallSilent waits until no accept is answered any more.
+func (f *replicated) fallSilent(begin func() error) {
+	f.t.Helper()
+	require.NoError(f.t, begin())
+	f.await("each lane waits for its answer", func() bool { return f.accepting.Load() == stepLanes })
+}
+
+// promote makes the standby the primary, which by then has all that was acknowledged.
+func (f *replicated) promote() {
+	f.t.Helper()
+	before := f.stepped()
+	require.Positive(f.t, before)
+	require.NoError(f.t, f.standby.Promote())
+	require.NoError(f.t, f.judge.Redirect(f.standby.DSN()))
+	f.judge.Cut()
+	stored := 0
+	const steps = `SELECT count(*) FROM inbox_messages WHERE type = '` + workload.StepType + `'`
+	require.Eventually(f.t, func() bool {
+		return f.db.QueryRowContext(f.t.Context(), steps).Scan(&stored) == nil
+	}, patience, 50*time.Millisecond)
+	f.t.Logf("%d steps were acknowledged by the former primary, %d are stored by its standby", before, stored)
+	require.GreaterOrEqual(f.t, stored, before)
+	require.NoError(f.t, f.clients.Redirect(f.standby.DSN()))
+}
+
+// TestFailoverUnderLoadLosesAndDoublesNothing proves contract 2 and 5.12 for a primary that is lost while it accepts
+// and workers consume. What it has acknowledged is handled once and in the order of its lanes.
+func TestFailoverUnderLoadLosesAndDoublesNothing(t *testing.T) {
+	t.Parallel()
+	for _, loss := range []struct {
+		name  string
+		pair  func(*testing.T) (primary, standby side)
+		begin func(f *replicated)
+		end   func(f *replicated) error
+	}{
+		{"PostgreSQL killed", postgresPair, (*replicated).kill, nil},
+		{"MariaDB killed", mariaDBPair, (*replicated).kill, nil},
+		{"MariaDB frozen, fenced and back", mariaDBPair, func(f *replicated) {
+			f.fallSilent(f.primary.Freeze)
+			f.promote()
+			f.clients.Cut()
+		}, func(f *replicated) error { return f.primary.Thaw() }},
+		{"MariaDB read-only, with its sessions", mariaDBPair, (*replicated).switchOver, func(f *replicated) error {
+			require.Positive(f.t, f.readOnly.Load(), "sessions with the former primary")
+			return nil
+		}},
+	} {
+		t.Run(loss.name, func(t *testing.T) {
+			t.Parallel()
+			f := newReplicated(t, loss.pair)
+			first, second := f.worker(), f.worker()
+			f.underLoad(func() {
+				f.consumes(first)
+				f.consumes(second)
+				loss.begin(f)
+				f.worksOn()
+				f.commitsOn()
+				if loss.end != nil {
+					require.NoError(t, loss.end(f))
+					f.worksOn()
+				}
+			})
+			f.finish()
+			f.await("each step is handled", func() bool {
+				return f.number(`SELECT count(*) FROM inbox_handler_statuses WHERE completed_at IS NULL AND NOT is_poisoned`) == 0
+			})
+			verdict, err := workload.ReadLanes(t.Context(), f.db, f.stepped())
+			require.NoError(t, err)
+			t.Logf("%+v", verdict)
+			require.Equal(t, workload.LaneVerdict{Lanes: stepLanes, Steps: f.stepped(), Reruns: verdict.Reruns}, verdict)
+			require.True(t, first.Running() && second.Running(), "no worker gave up")
+		})
+	}
+}
+
+// kill kills the primary while the standby is silent, so that it has commits that were not acknowledged.
+func (f *replicated) kill() {
+	f.fallSilent(f.standby.Freeze)
+	require.NoError(f.t, f.primary.Kill())
+	require.NoError(f.t, f.standby.Thaw())
+	f.promote()
+}
+
+// switchOver leaves the clients' sessions with the former primary, which takes no writes any more.
+func (f *replicated) switchOver() {
+	_, err := f.db.ExecContext(f.t.Context(), "SET GLOBAL read_only = ON")
+	require.NoError(f.t, err)
+	f.promote()
+}
