@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"math/bits"
 	"slices"
 	"strings"
 	"time"
@@ -152,26 +153,29 @@ func (s *Store) firsts(ctx context.Context, pool gorm.ConnPool, requests []store
 	map[int]first, error,
 ) {
 	firsts := map[int]first{}
-	var parts []string
 	var args []any
 	for i, request := range requests {
 		for _, name := range request.Handlers {
 			for _, poisoned := range []int{0, 1} {
 				if poisoned == 0 || !request.SkipPoisoned {
-					parts = append(parts, firstSQL)
 					args = append(args, i, mysqldialect.Time(now), request.Key, name, name, request.Key, poisoned)
 				}
 			}
 		}
 	}
-	const each = 7 // arguments
-	for at := 0; at < len(parts); at += longestList {
-		end := min(at+longestList, len(parts))
-		rows, err := store.Query(ctx, pool, s.Text(strings.Join(parts[at:end], " UNION ALL ")),
+	const each, most, union = 7, 512, " UNION ALL " // arguments of a part, and parts of a statement
+	for these := range slices.Chunk(args, each*most) {
+		// The last part is repeated up to a power of two: texts of statements are kept, so there must be few.
+		n := 1 << bits.Len(uint(len(these)/each-1))
+		last := these[len(these)-each:]
+		for these = slices.Clip(these); len(these) < each*n; {
+			these = append(these, last...)
+		}
+		rows, err := store.Query(ctx, pool, s.Text(strings.Repeat(union+firstSQL, n)[len(union):]),
 			func(rows *sql.Rows, f *first) error {
 				return rows.Scan(&f.request, &f.id, &f.handlerKey, &f.sequence, &f.poisoned, &f.waiting, &f.processing, &f.due,
 					&f.laneHeld)
-			}, args[at*each:end*each]...)
+			}, these...)
 		if err != nil {
 			return nil, err
 		}
