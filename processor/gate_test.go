@@ -126,7 +126,7 @@ func (tx *gatedTx) QueryContext(ctx context.Context, query string, args ...any) 
 
 // ExecContext runs inserts and claims on MySQL, where they return no rows.
 func (tx *gatedTx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
-	tx.accepts = tx.accepts || strings.Contains(query, "INSERT INTO `inbox_messages`")
+	tx.accepts = tx.accepts || strings.HasPrefix(query, "INSERT INTO") && strings.Contains(query, "`inbox_messages`")
 	tx.claims = tx.claims || isClaim(query)
 	return tx.Tx.ExecContext(ctx, query, args...)
 }

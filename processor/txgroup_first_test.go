@@ -5,6 +5,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"sync"
+	"strings"
 	"testing"
 	"time"
 
@@ -89,8 +90,8 @@ func TestFirstStatementAfterASavepointMayBeOfAnyKind(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
-				if name == "with several statements at once" && d.Dialect == "mysql" {
-					return // the driver refuses them by default
+				if d.Dialect == "mysql" && (name == "with several statements at once" || strings.Contains(name, "writ")) {
+					return // the driver refuses several by default, and MySQL returns no rows of an INSERT
 				}
 				written := effects(t, d)
 				require.NoError(t, d.DB.Table("created").AutoMigrate(&effect{}))
