@@ -4,8 +4,8 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
-	"sync"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
