@@ -13,7 +13,8 @@ import (
 const (
 	// progressInterval is the time between two ledger lines.
 	progressInterval = 5 * time.Second
-	// settlePatience is how long work may take to finish after all servers are up again.
+	// settlePatience is how long nothing may be finished while something is left, after all servers are up again. How long
+	// all of it takes depends on the machine.
 	settlePatience = 75 * time.Second
 	// askTimeout is the timeout of one database query.
 	askTimeout = 30 * time.Second
@@ -40,11 +41,17 @@ var errUnsettled = errors.New("something is left to do though everything is up a
 
 // settle waits until everything produced is acknowledged, handled and committed.
 func (w *world) settle(l *load) error {
-	ctx, cancel := context.WithTimeout(context.Background(), settlePatience)
+	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	stuck := time.AfterFunc(settlePatience, cancel)
+	defer stuck.Stop()
 	flushed := l.feed.Flush(ctx)
-	for {
+	for ended := 0; ; {
 		p, err := workload.ReadProgress(ctx, w.db)
+		if p.Ended() > ended {
+			ended = p.Ended()
+			stuck.Reset(settlePatience)
+		}
 		lanes, laneErr := workload.ReadLanes(ctx, w.db, l.stepped())
 		err = errors.Join(err, laneErr)
 		committed, length := w.offsets.Committed()
