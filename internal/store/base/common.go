@@ -86,3 +86,19 @@ func listArgument[T any](c Common, list []T) any {
 	}
 	return list
 }
+
+// SingleWriter is true on SQLite alone.
+func (c Common) SingleWriter() bool { return false }
+
+// Notify does nothing where there are no notifications.
+func (c Common) Notify(context.Context, ...string) error { return nil }
+
+// NotifyTx does nothing where there are no notifications.
+func (c Common) NotifyTx(context.Context, *gorm.DB, ...string) error { return nil }
+
+// Listen fails where there are no notifications.
+func (c Common) Listen(context.Context) (store.Listener, error) { return nil, store.ErrCannotListen }
+
+// EvictHolders does nothing where a transaction dies with its process, as on SQLite, and on MySQL, where an
+// application's user may not see who holds a lock.
+func (c Common) EvictHolders(context.Context, []store.Ref, []string) (int, error) { return 0, nil }

@@ -55,16 +55,6 @@ func (s *Store) KeepSchema(ctx context.Context, pool gorm.ConnPool) error {
 	return s.Database.KeepSchema(ctx, pool, `SELECT COALESCE(DATABASE(), '')`)
 }
 
-func (s *Store) SingleWriter() bool { return false }
-
-// Notify does nothing: MySQL has no notifications.
-func (s *Store) Notify(context.Context, ...string) error { return nil }
-
-// NotifyTx does nothing: MySQL has no notifications.
-func (s *Store) NotifyTx(context.Context, *gorm.DB, ...string) error { return nil }
-
-func (s *Store) Listen(context.Context) (store.Listener, error) { return nil, store.ErrCannotListen }
-
 // collidingTries bounds how often a transaction is tried that meets others.
 const collidingTries = 10
 

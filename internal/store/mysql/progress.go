@@ -48,10 +48,6 @@ ORDER BY caught_up_at, channel, group_id, topic, "partition" LIMIT 1`
 	forgetPartitionSQL = `DELETE FROM {partitions} WHERE channel = ?1 AND group_id = ?2 AND topic = ?3 AND "partition" = ?4`
 )
 
-func scanKey(rows *sql.Rows, p *models.Partition) error {
-	return rows.Scan(&p.Channel, &p.GroupID, &p.Topic, &p.Partition)
-}
-
 func (s *Store) RecordProgress(ctx context.Context, rows []models.Partition, unlisted []store.Topic,
 	now time.Time,
 ) error {
@@ -76,12 +72,14 @@ func (s *Store) RecordProgress(ctx context.Context, rows []models.Partition, unl
 			}
 		}
 		for _, t := range unlisted {
-			_, err := store.Exec(ctx, pool, s.Text(declareTopicSQL), t.Channel, t.GroupID, t.Topic, now, declared)
-			if err != nil {
+			if _, err := store.Exec(ctx, pool, s.Text(declareTopicSQL), t.Channel, t.GroupID, t.Topic, now,
+				declared); err != nil {
 				return err
 			}
 		}
-		undeclared, err := store.Query(ctx, pool, s.Text(undeclaredSQL), scanKey, now.Add(-store.CountUndeclaredEvery))
+		undeclared, err := store.Query(ctx, pool, s.Text(undeclaredSQL), func(rows *sql.Rows, p *models.Partition) error {
+			return rows.Scan(&p.Channel, &p.GroupID, &p.Topic, &p.Partition)
+		}, now.Add(-store.CountUndeclaredEvery))
 		if err != nil {
 			return err
 		}

@@ -41,7 +41,7 @@ type decision struct {
 // decisions are those of a start. The first refusal counts.
 var decisions = []decision{
 	{facts.isTiDB, true, "TiDB ignores FOR UPDATE SKIP LOCKED, so that several workers would claim one message: use MySQL 8.0.19, MariaDB 10.6 or PostgreSQL"},
-	{func(f facts) bool { return f.isVitess() && f.major() < 19 }, true, "Vitess before 19 has no SKIP LOCKED, which claims need: upgrade it to 19 or later"},
+	{func(f facts) bool { return f.isVitess() && f.before(19, 0, 0) }, true, "Vitess before 19 has no SKIP LOCKED, which claims need: upgrade it to 19 or later"},
 	{func(f facts) bool { return f.isVitess() && f.shards > 1 }, true, "the Vitess keyspace is sharded, where a transaction over several shards can be committed in part: give each shard an inbox, or use an unsharded keyspace"},
 	{func(f facts) bool { return f.isMariaDB() && f.before(10, 6, 0) }, true, "MariaDB before 10.6 has no SKIP LOCKED, which claims need: upgrade it to 10.6 or later"},
 	{func(f facts) bool { return f.isMySQL() && f.before(8, 0, 19) }, true, "MySQL before 8.0.19 lacks what the tables and statements need: upgrade it to 8.0.19 or later"},
@@ -92,8 +92,6 @@ func (f facts) numbers() (numbers [3]int) {
 	}
 	return numbers
 }
-
-func (f facts) major() int { return f.numbers()[0] }
 
 func (f facts) before(major, minor, patch int) bool {
 	n := f.numbers()

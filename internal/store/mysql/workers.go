@@ -162,7 +162,3 @@ func (s *Store) DeleteWorkers(ctx context.Context, workerIDs []string) (deleted 
 	})
 	return deleted, base.Doing("delete workers", err)
 }
-
-// EvictHolders does nothing: who holds a lock is to be read with rights that an application's user lacks. The server
-// ends transactions whose clients are gone, see docs/mysql.md.
-func (s *Store) EvictHolders(context.Context, []store.Ref, []string) (int, error) { return 0, nil }

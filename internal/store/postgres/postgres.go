@@ -76,8 +76,6 @@ func (p *Store) KeepSchema(ctx context.Context, pool gorm.ConnPool) error {
 	return p.Database.KeepSchema(ctx, pool, schemasSQL)
 }
 
-func (p *Store) SingleWriter() bool { return false }
-
 // confirmed locks rows and commits. Rows that a statement without a lock reads may exist on this server alone:
 //
 //  1. A client stops waiting for the synchronous standby. Its commit becomes visible before the

@@ -65,14 +65,6 @@ func (s *Store) CheckIsolation(context.Context, sql.IsolationLevel) ([]store.War
 	return nil, nil
 }
 
-// Notify does nothing: SQLite has no notifications.
-func (s *Store) Notify(context.Context, ...string) error { return nil }
-
-// NotifyTx does nothing: SQLite has no notifications.
-func (s *Store) NotifyTx(context.Context, *gorm.DB, ...string) error { return nil }
-
-func (s *Store) Listen(context.Context) (store.Listener, error) { return nil, store.ErrCannotListen }
-
 const fileSQL = `SELECT coalesce(file, '') FROM pragma_database_list WHERE name = 'main'`
 
 // foreignKeysSQL reads a setting of the connection, which the DSN sets for all connections of a pool.

@@ -75,9 +75,6 @@ func (s *Store) Workers(ctx context.Context, now time.Time) ([]store.WorkerState
 	return workers, base.Doing("list workers", err)
 }
 
-// EvictHolders does nothing: a SQLite transaction dies with its process.
-func (s *Store) EvictHolders(context.Context, []store.Ref, []string) (int, error) { return 0, nil }
-
 func (s *Store) MarkReleased(ctx context.Context, workerID string, now time.Time) error {
 	_, err := store.Exec(ctx, s.Pool(ctx), s.Text(markReleasedSQL), workerID, store.SQLiteTime(now))
 	return base.Doing("mark worker released", err)
