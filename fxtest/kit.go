@@ -102,8 +102,8 @@ const sqliteParameters = "?_pragma=journal_mode(WAL)&_pragma=busy_timeout(10000)
 const poolSize = 20
 
 // OpenDB returns a session on a new, empty SQLite file in a temporary directory of the test. It needs no server and no
-// C compiler. It is closed when the test ends. Provide it in place of an application's production database. App, Manual and
-// Use work the same with a session on PostgreSQL, MySQL or MariaDB that the test provides itself.
+// C compiler. It is closed when the test ends. Provide it in place of an application's production database. App, Manual
+// and Use work the same with a session on PostgreSQL, MySQL or MariaDB that the test provides itself.
 func OpenDB(t testing.TB) *gorm.DB {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "inbox.db")

@@ -50,8 +50,8 @@ func Migrate(ctx context.Context, db *gorm.DB, naming Naming, inboxName string) 
 	return errors.Join(err, end(ctx, conn, err == nil))
 }
 
-// release gives up the migration's lock where it is the session's, or else closes the connection, which does so, too: in
-// the pool it would keep the lock.
+// release gives up the migration's lock where it is the session's, or else closes the connection, which does so, too:
+// in the pool it would keep the lock.
 func release(ctx context.Context, conn *sql.Conn, d *dialect.Dialect, lock string) {
 	if d.EndMigration == nil {
 		return

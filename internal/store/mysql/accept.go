@@ -117,9 +117,9 @@ func (s *Store) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*s
 // InsertNew locks the messages that are known and inserts the others. If another accept has inserted one in between, it
 // goes on with those that are left.
 //
-// The caller's own transaction is REPEATABLE READ by default. Locking what is not there would then lock the gap, and two
-// such transactions would wait for each other's gaps. So it first reads without a lock, and locks only after an insert
-// was refused of what its snapshot does not show.
+// The caller's own transaction is REPEATABLE READ by default. Locking what is not there would then lock the gap, and
+// two such transactions would wait for each other's gaps. So it first reads without a lock, and locks only after an
+// insert was refused of what its snapshot does not show.
 func (a *accept) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage, _ []base.StatusRow,
 	_ string, now time.Time,
 ) (inserted []base.StoredNumber, claimedAt time.Time, err error) {
