@@ -277,8 +277,9 @@ func checkOperatorsReadFewRowsOfALargeInbox(t *testing.T, open opener) {
 	ctx, pool, keys := t.Context(), store.NewSingles(db).Pool(t.Context()), []string{"hot", "lanes"}
 	id := func(n int) string { return fmt.Sprintf("0190%032d", n) }
 	lane, late := store.Lane{Handler: store.LaneHandler("lanes"), Key: 7}, loaded.Add(time.Hour)
-	scan := store.StatusScan{HandlerKeys: keys, Depth: depth, Limit: 50, PerMessage: 10, States: 127, To: late, ReadsErrors: true,
-		After: store.ListPlace{At: store.ListTime(late), ID: "ffffffff-ffff-ffff-ffff-ffffffffffff", Number: 1 << 40}}
+	middle := store.ListPlace{At: store.ListTime(loaded.Add(-50_000 * time.Second)), ID: id(0), Number: 1}
+	scan := store.StatusScan{HandlerKeys: keys, Depth: depth, Limit: 50, PerMessage: 10, States: 127, To: late,
+		ReadsErrors: true, After: store.ListPlace{At: store.ListTime(late), ID: "ffffffff-ffff-ffff-ffff-ffffffffffff", Number: 1 << 40}}
 	list := func(stage store.Stage, change ...func(*store.StatusScan)) func() error {
 		return func() error {
 			scan := scan
@@ -325,8 +326,9 @@ func checkOperatorsReadFewRowsOfALargeInbox(t *testing.T, open opener) {
 			return err
 		}},
 		{"CountGroups", 8 * depth, func() error {
-			_, err := st.CountGroups(ctx, pool, store.GroupScan{Depth: depth, States: 127, To: late, Groups: []store.FailureGroup{
-				{HandlerKey: "hot", Fingerprint: "1", Before: "ffffffff-ffff-ffff-ffff-ffffffffffff"}}})
+			group := store.FailureGroup{HandlerKey: "hot", Fingerprint: "1", Before: scan.After.ID}
+			_, err := st.CountGroups(ctx, pool, store.GroupScan{Depth: depth, States: 127, To: late,
+				Groups: []store.FailureGroup{group}})
 			return err
 		}},
 		{"LaneAhead", 2 * depth, func() error {
@@ -340,22 +342,24 @@ func checkOperatorsReadFewRowsOfALargeInbox(t *testing.T, open opener) {
 		}},
 		{"SequenceOf", 5, func() error { _, err := st.SequenceOf(ctx, pool, id(80_007)); return err }},
 		{"ScanRejected", 8 * depth, func() error {
-			found, err := st.ScanRejected(ctx, pool, store.RejectedScan{After: scan.After, Depth: depth, Limit: 50, Partition: -1, To: late})
+			found, err := st.ScanRejected(ctx, pool, store.RejectedScan{After: scan.After, Depth: depth, Limit: 50,
+				Partition: -1, To: late})
 			require.NotEmpty(t, found)
 			return err
 		}},
 		{"ScanRejected of the earliest", 8 * depth, func() error {
-			_, err := st.ScanRejected(ctx, pool, store.RejectedScan{Earliest: true, After: store.ListPlace{At: store.ListTime(loaded.Add(-50_000 * time.Second)),
-				ID: id(0)}, Depth: depth, Limit: 50, Partition: -1, To: late, Reason: "none"})
+			_, err := st.ScanRejected(ctx, pool, store.RejectedScan{Earliest: true, After: middle, Depth: depth, Limit: 50,
+				Partition: -1, To: late, Reason: "none"})
 			return err
 		}},
 		{"ScanAudit", 100, func() error {
-			_, err := st.ScanAudit(ctx, pool, store.AuditScan{FromID: id(0), BeforeID: scan.After.ID, Depth: depth, Limit: 50, To: late})
+			_, err := st.ScanAudit(ctx, pool, store.AuditScan{FromID: id(0), BeforeID: scan.After.ID, Depth: depth,
+				Limit: 50, To: late})
 			return err
 		}},
 		{"ScanUnhandled", 12 * depth, func() error {
-			found, err := st.ScanUnhandled(ctx, pool, store.UnhandledScan{After: store.ListPlace{At: store.ListTime(loaded.Add(-50_000 * time.Second)),
-				Number: 1}, To: late, Keys: []string{"new", "newer"}, Limit: depth})
+			found, err := st.ScanUnhandled(ctx, pool, store.UnhandledScan{After: middle, To: late,
+				Keys: []string{"new", "newer"}, Limit: depth})
 			require.NotEmpty(t, found)
 			return err
 		}},

@@ -31,7 +31,8 @@ func vitess(comment string, shards int) facts {
 func TestServerIsRefusedOrWarnedOf(t *testing.T) {
 	const mysql, maria = "8.4.3", "10.11.19-MariaDB-0+deb12u1"
 	ordered := func(f facts) facts { f.ordered = true; return f }
-	lax, myISAM, local, latin, literal, keeping := good(mysql), good(mysql), good(mysql), good(mysql), good(mysql), good(mysql)
+	lax, myISAM, local, latin := good(mysql), good(mysql), good(mysql), good(mysql)
+	literal, keeping := good(mysql), good(mysql)
 	literal.sqlMode, keeping.keepsOpen = "STRICT_TRANS_TABLES,NO_BACKSLASH_ESCAPES", true
 	lax.sqlMode, myISAM.otherEngines, local.readsUTC, latin.charset = "NO_ENGINE_SUBSTITUTION", []string{"inbox_messages"}, false, "latin1"
 	for name, each := range map[string]struct {
