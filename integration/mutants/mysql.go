@@ -26,8 +26,8 @@ var mysqlMutants = []mutant{
 		Why:     "transactions of the application that accept new messages would deadlock (contract 4.1)",
 		Package: "internal/store/mysql",
 		In:      "accept.InsertNew",
-		Old:     "a.joined && try == 1",
-		New:     "a.joined && try == 0",
+		Old:     "a.joined && !a.looked",
+		New:     "a.joined && a.looked",
 		Test:    onMariaDB("^TestOwnTransactionsThatAcceptNewMessagesDoNotDeadlock$/^MariaDB$"),
 	},
 	{
