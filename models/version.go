@@ -271,10 +271,14 @@ func (g guardedUpsert) insertNothing(stmt *gorm.Statement, row reflect.Value) {
 		stmt.ReflectValue = reflect.New(row.Type()).Elem()
 		stmt.ReflectValue.Set(row)
 	}
+	lock := ""
+	if !returns(stmt) { // the update has no condition of its own there, so the row must stay as it is
+		lock = " FOR UPDATE"
+	}
 	stmt.Clauses["VALUES"] = clause.Clause{Builder: func(c clause.Clause, builder clause.Builder) {
 		values, _ := c.Expression.(clause.Values)
 		clause.Expr{
-			SQL:                "(?) SELECT ? WHERE EXISTS (SELECT 1 FROM ? WHERE ?)",
+			SQL:                "(?) SELECT ? WHERE EXISTS (SELECT 1 FROM ? WHERE ?" + lock + ")",
 			Vars:               []any{values.Columns, values.Values[0], clause.Table{Name: clause.CurrentTable}, same},
 			WithoutParentheses: true,
 		}.Build(builder)
