@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"gorm.io/gorm"
+	"gorm.io/gorm/clause"
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/envelope"
@@ -148,7 +149,8 @@ func (r *directRig) run(t *testing.T, s settings, handlers ...*inbox.HandlerSpec
 func (r *directRig) rejected(t *testing.T, ib *inbox.Inbox) []models.RejectedMessage {
 	t.Helper()
 	var rows []models.RejectedMessage
-	require.NoError(t, ib.DB().Clauses(ib.Tables()).Order("topic, partition, record_offset").Find(&rows).Error)
+	require.NoError(t, ib.DB().Clauses(ib.Tables()).Order("topic").
+		Order(clause.OrderByColumn{Column: clause.Column{Name: "partition"}}).Order("record_offset").Find(&rows).Error)
 	return rows
 }
 

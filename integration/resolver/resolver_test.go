@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"gorm.io/driver/mysql"
 	"gorm.io/driver/postgres"
 	"gorm.io/driver/sqlite"
 	"gorm.io/gorm"
@@ -74,8 +75,11 @@ func (r *replica) Driver() driver.Driver { return r.driver }
 // open opens a session on the replica's database, as its own server's administrators would.
 func (r *replica) open(t *testing.T) *gorm.DB {
 	t.Helper()
-	if strings.HasPrefix(r.dsn, "file:") {
+	switch {
+	case strings.HasPrefix(r.dsn, "file:"):
 		return testenv.OpenSQLite(t, r.dsn)
+	case strings.Contains(r.dsn, "@tcp("):
+		return testenv.OpenMySQL(t, r.dsn)
 	}
 	return testenv.OpenPostgres(t, r.dsn)
 }
@@ -99,24 +103,24 @@ func resolved(t *testing.T, d *inboxtest.Database, prepared bool, tables ...any)
 	var (
 		r                *replica
 		pool             *sql.DB
-		source, reading  gorm.Dialector
 		separate, config = d.Another(t), &gorm.Config{Logger: logger.Discard, PrepareStmt: prepared}
 	)
 	sources, err := separate.DB()
 	require.NoError(t, err)
-	if d.Dialect == "sqlite" {
+	dialector := func(pool *sql.DB) gorm.Dialector { return sqlite.Dialector{Conn: pool} }
+	switch d.Dialect {
+	case "sqlite":
 		r, pool = newReplica(t, "sqlite", testenv.SQLiteDSN(t))
-		source, reading = sqlite.Dialector{Conn: sources}, sqlite.Dialector{Conn: pool}
-	} else {
+	case "mysql":
+		dialector = func(pool *sql.DB) gorm.Dialector { return mysql.New(mysql.Config{Conn: pool}) }
+		r, pool = newReplica(t, "mysql", testenv.AnyMySQLDSN(t))
+	default:
+		dialector = func(pool *sql.DB) gorm.Dialector { return postgres.New(postgres.Config{Conn: pool}) }
 		r, pool = newReplica(t, "pgx", testenv.PostgresDSN(t))
-		source, reading = postgres.New(postgres.Config{Conn: sources}), postgres.New(postgres.Config{Conn: pool})
 	}
 	own, err := d.DB.DB()
 	require.NoError(t, err)
-	first := gorm.Dialector(sqlite.Dialector{Conn: own})
-	if d.Dialect == "postgres" {
-		first = postgres.New(postgres.Config{Conn: own})
-	}
+	first, source, reading := dialector(own), dialector(sources), dialector(pool)
 	db, err := gorm.Open(first, config)
 	require.NoError(t, err)
 	require.NoError(t, db.Use(dbresolver.Register(dbresolver.Config{

@@ -153,7 +153,7 @@ func (a *accept) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*
 		return nil, time.Time{}, err
 	}
 	var ours []*store.NewMessage
-	for try := 1; ; try++ {
+	for try, vanished := 1, a.looked; ; try++ {
 		fresh := messages
 		if !a.newOnly {
 			read := lockMessagesSQL
@@ -170,7 +170,7 @@ func (a *accept) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*
 		switch {
 		case err == nil:
 			read := numbersSQL
-			if a.joined { // the snapshot may show a deleted message of the same ID as well
+			if vanished { // the snapshot shows the deleted message of this ID
 				read = lockMessagesSQL
 			}
 			inserted, err = a.numbers(ctx, pool, read, ours)

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	"gorm.io/gorm"
 
@@ -226,7 +227,7 @@ var acceptRaceTests = []test{
 			return
 		}
 		for _, name := range []string{"a", "b"} {
-			_, err := s.store.AcquireLease(s.ctx, name, "me", time.Minute, noon)
+			_, err := s.store.AcquireLease(s.ctx, name, uuid.NewString(), time.Minute, noon)
 			require.NoError(s, err)
 		}
 		tx := s.begin()
