@@ -36,10 +36,11 @@ type mysqlPrograms struct {
 	settings   map[string]string
 }
 
-// StartMariaDB makes new data and waits until the server answers. It takes the programs from the
-// PATH or a directory sbin beside it, where Debian's mariadb-server-core has them.
+// StartMariaDB makes new data and waits until the server answers. It takes the programs from the PATH or a directory
+// sbin beside it. Debian's mariadb-server-core has them, and mariadb-client-core has my_print_defaults, which the
+// installer runs.
 func StartMariaDB(options MySQLOptions) (*MySQL, error) {
-	missing := Missing{Server: "MariaDB", Install: "mariadb-server-core or set " + MariaDBEnv}
+	missing := Missing{Server: "MariaDB", Install: "mariadb-server-core and mariadb-client-core or set " + MariaDBEnv}
 	if err := missing.known(MariaDBEnv); err != nil {
 		return nil, err
 	}
@@ -47,6 +48,9 @@ func StartMariaDB(options MySQLOptions) (*MySQL, error) {
 	installer := ""
 	if err == nil {
 		installer, err = lookPath("mariadb-install-db")
+	}
+	if err == nil {
+		_, err = lookPath("my_print_defaults")
 	}
 	if err != nil {
 		return nil, missing.because(err.Error(), nil)

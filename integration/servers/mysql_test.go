@@ -108,7 +108,8 @@ func TestMissingMySQLIsNamed(t *testing.T) {
 	t.Setenv(MariaDBEnv+MissingSuffix, "")
 	t.Setenv("PATH", t.TempDir())
 	_, err := StartMariaDB(MySQLOptions{})
-	require.EqualError(t, err, "MariaDB: no mariadbd on the PATH; install mariadb-server-core or set INBOX_TEST_MARIADB")
+	require.EqualError(t, err,
+		"MariaDB: no mariadbd on the PATH; install mariadb-server-core and mariadb-client-core or set INBOX_TEST_MARIADB")
 }
 
 // TestMariaDBIsNoMySQL proves that tests of MySQL do not run on MariaDB, which installs a mysqld of its own.
