@@ -53,6 +53,7 @@ func rights(b *bench, operation kadm.ACLOperation) *kadm.ACLBuilder {
 		Allow("User:"+b.topic, "User:CN="+b.topic, "User:"+plainUser).AllowHosts()
 }
 
+// grant returns once the broker knows the rights: the controller answers before that.
 func grant(b *bench, all ...*kadm.ACLBuilder) {
 	b.t.Helper()
 	for _, right := range all {
@@ -61,6 +62,17 @@ func grant(b *bench, all ...*kadm.ACLBuilder) {
 		for _, each := range created {
 			require.NoError(b.t, each.Err)
 		}
+		eventually(b.t, "the broker knows the rights", func() bool {
+			known, err := b.admin.DescribeACLs(b.t.Context(), right)
+			require.NoError(b.t, err)
+			for _, each := range known {
+				require.NoError(b.t, each.Err)
+				if len(each.Described) == 0 {
+					return false
+				}
+			}
+			return len(known) > 0
+		})
 	}
 }
 
