@@ -46,7 +46,7 @@ var levels = []string{
 	"acceptor processor cleanup kafkaconsumer ops internal/synchronous " +
 		"idempotent/gormstore idempotent/memstore idempotent/idempotenttest",
 	"idempotent internal/store/storetest",
-	"internal/stores",
+	"internal/stores internal/kafkaclient",
 	"internal/kafkawire",
 	"envelope internal/attempt internal/condition internal/lease internal/logging internal/store/mysql " +
 		"internal/store/postgres internal/store/sqlite",

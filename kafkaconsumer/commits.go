@@ -14,6 +14,7 @@ import (
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/protocol/offsetcommit"
 
+	"github.com/gorm-inbox/inbox/internal/kafkaclient"
 	"github.com/gorm-inbox/inbox/internal/kafkawire"
 	"github.com/gorm-inbox/inbox/internal/routine"
 )
@@ -153,8 +154,8 @@ func (c *committer) report(err error) {
 // unreached reports whether a commit failed although the generation may be alive: the coordinator was not found, is
 // another one by now, or did not get the request. The response of a commit whose connection was lost may be lost, too.
 func unreached(err error) bool {
-	return lost(err) || isAny(err, errUnreachable, kafka.NotCoordinatorForGroup, kafka.GroupCoordinatorNotAvailable,
-		kafka.GroupLoadInProgress)
+	return kafkaclient.Lost(err) || kafkaclient.IsAny(err, errUnreachable, kafka.NotCoordinatorForGroup,
+		kafka.GroupCoordinatorNotAvailable, kafka.GroupLoadInProgress)
 }
 
 // try commits offsets once. If the brokers refuse the metadata, it commits without any from then on.
@@ -212,10 +213,10 @@ func (c *committer) connect(ctx context.Context) error {
 	c.hangUp()
 	network, group := c.session.consumer.network, c.session.consumer.cfg.GroupID
 	request := &kafka.FindCoordinatorRequest{Key: group, KeyType: kafka.CoordinatorKeyTypeConsumer}
-	found, err := network.client.FindCoordinator(ctx, request)
-	if lost(err) {
-		network.transport.CloseIdleConnections() // they may be as old as the lost one
-		found, err = network.client.FindCoordinator(ctx, request)
+	found, err := network.Kafka.FindCoordinator(ctx, request)
+	if kafkaclient.Lost(err) {
+		network.CloseIdle() // they may be as old as the lost one
+		found, err = network.Kafka.FindCoordinator(ctx, request)
 	}
 	if err == nil {
 		err = found.Error

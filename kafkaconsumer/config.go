@@ -8,17 +8,13 @@ import (
 	"fmt"
 	"math"
 	"net"
-	"strconv"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/sasl"
-	"github.com/segmentio/kafka-go/sasl/plain"
-	"github.com/segmentio/kafka-go/sasl/scram"
 
 	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/internal/kafkaclient"
 )
 
 // StartOffset is where a group begins on a partition for which it has no committed offset.
@@ -234,32 +230,14 @@ func orDefault[T comparable](field *T, value T) { *field = cmp.Or(*field, value)
 // and what is allowed. Fields that are zero count as their default. No value panics.
 func (c Config) Validate() error {
 	c = c.withDefaults()
-	return errors.Join(c.validateBrokers(), c.validateTopics(), c.validateNames(), c.validateSASL(), c.validateRanges(),
+	return errors.Join(c.client().Validate(), c.validateTopics(), c.validateNames(), c.validateRanges(),
 		c.Decoder.Validate())
 }
 
-func (c Config) validateBrokers() error {
-	if len(c.Brokers) == 0 {
-		return errors.New("option Brokers is empty: must have at least one host:port")
-	}
-	var all []error
-	for _, broker := range c.Brokers {
-		host, port, err := net.SplitHostPort(broker)
-		number, portErr := strconv.ParseUint(port, 10, 16)
-		if err != nil || host == "" || strings.ContainsAny(host, " \t\r\n,/@") || portErr != nil || number == 0 {
-			all = append(all, fmt.Errorf("option Brokers has %q: must be host:port with a port of 1 to 65535",
-				withoutUser(broker)))
-		}
-	}
-	return errors.Join(all...)
-}
-
-// withoutUser hides the text before an @, where users put passwords.
-func withoutUser(broker string) string {
-	if at := strings.LastIndex(broker, "@"); at >= 0 {
-		return "…" + broker[at:]
-	}
-	return broker
+// client returns what of the config says how to connect.
+func (c Config) client() kafkaclient.Config {
+	return kafkaclient.Config{Brokers: c.Brokers, Topics: c.Topics, ClientID: c.ClientID, TLS: c.TLS,
+		SASL: kafkaclient.SASL(c.SASL), Dial: c.Dial, DialTimeout: c.DialTimeout, RequestTimeout: c.RequestTimeout}
 }
 
 func (c Config) validateTopics() error {
@@ -272,7 +250,7 @@ func (c Config) validateTopics() error {
 		switch {
 		case seen[topic]:
 			all = append(all, fmt.Errorf("option Topics has %q twice", topic))
-		case !validTopic(topic):
+		case !kafkaclient.ValidTopic(topic):
 			all = append(all, fmt.Errorf("option Topics has %q: must be 1 to 249 letters, digits, '.', '_' and '-'", topic))
 		}
 		seen[topic] = true
@@ -281,7 +259,7 @@ func (c Config) validateTopics() error {
 	case deadLetter == "" && c.PublishPoisoned:
 		all = append(all, errors.New("option DeadLetterTopic is empty: must be a topic with PublishPoisoned"))
 	case deadLetter == "":
-	case !validTopic(deadLetter):
+	case !kafkaclient.ValidTopic(deadLetter):
 		all = append(all, fmt.Errorf("option DeadLetterTopic = %q: must be 1 to 249 letters, digits, '.', '_' and '-'",
 			deadLetter))
 	case seen[deadLetter]:
@@ -290,19 +268,8 @@ func (c Config) validateTopics() error {
 	return errors.Join(all...)
 }
 
-func validTopic(topic string) bool {
-	return topic != "" && len(topic) <= 249 && topic != "." && topic != ".." && strings.Trim(topic, topicCharacters) == ""
-}
-
-const topicCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
-
 func (c Config) validateNames() error {
-	var all []error
-	for _, f := range []struct{ name, value string }{{"GroupID", c.GroupID}, {"ClientID", c.ClientID}} {
-		if f.value == "" || len(f.value) > 255 || !utf8.ValidString(f.value) {
-			all = append(all, fmt.Errorf("option %s = %q: must be 1 to 255 bytes of UTF-8", f.name, f.value))
-		}
-	}
+	all := []error{kafkaclient.CheckName("GroupID", c.GroupID)}
 	if c.StartOffset != First && c.StartOffset != Last {
 		all = append(all, fmt.Errorf("option StartOffset = %q: must be %s or %s", c.StartOffset, First, Last))
 	}
@@ -312,52 +279,18 @@ func (c Config) validateNames() error {
 	return errors.Join(all...)
 }
 
-func (c Config) validateSASL() error {
-	mechanism, err := c.SASL.mechanism()
-	if err == nil && mechanism != nil && mechanism.Name() == "PLAIN" && c.TLS == nil && !c.SASL.AllowWithoutTLS {
-		err = errors.New("option SASL mechanism is PLAIN without TLS, which sends the password as it is: " +
-			"set TLS, or SASL.AllowWithoutTLS if that is meant")
-	}
-	return err
-}
+// String returns the mechanism and the user name, never the password.
+func (s SASL) String() string { return kafkaclient.SASL(s).String() }
 
-// mechanism returns the mechanism that kafka-go authenticates with, nil without SASL.
-func (s SASL) mechanism() (sasl.Mechanism, error) {
-	if s.Mechanism == "" {
-		if s.Username != "" || s.Password != "" {
-			return nil, errors.New("option SASL has a username or password but no mechanism: " +
-				"set PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512")
-		}
-		if s.Custom == nil {
-			return nil, nil
-		}
-		return customSASL{s.Custom}, nil
-	}
-	if s.Custom != nil {
-		return nil, fmt.Errorf("option SASL has both mechanism %q and a custom one: set one of them", s.Mechanism)
-	}
-	if s.Username == "" {
-		return nil, fmt.Errorf("option SASL mechanism %s has an empty username: set one", s.Mechanism)
-	}
-	switch s.Mechanism {
-	case "PLAIN":
-		return plain.Mechanism{Username: s.Username, Password: s.Password}, nil
-	case "SCRAM-SHA-256", "SCRAM-SHA-512":
-		algorithm := scram.SHA256
-		if s.Mechanism == "SCRAM-SHA-512" {
-			algorithm = scram.SHA512
-		}
-		mechanism, err := scram.Mechanism(algorithm, s.Username, s.Password)
-		if err != nil {
-			// Omit the error itself: it quotes the text it refuses, which may be the password.
-			return nil,
-				fmt.Errorf("option SASL username or password cannot be used with %s: must have no characters that SASLprep (RFC 4013) prohibits", s.Mechanism)
-		}
-		return boundedSCRAM{mechanism}, nil
-	default:
-		return nil, fmt.Errorf("option SASL mechanism = %q: must be PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512", s.Mechanism)
-	}
-}
+// Format writes String for every verb. So printing a SASL, or a struct with one in an exported field such as Config,
+// does not show the password. For an unexported field package fmt does not call Format and prints everything.
+func (s SASL) Format(f fmt.State, verb rune) { kafkaclient.SASL(s).Format(f, verb) }
+
+// MarshalText returns String, for JSON, YAML and structured logs.
+func (s SASL) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// withoutSecrets returns the part that may stay in memory that could be printed.
+func (s SASL) withoutSecrets() SASL { return SASL(kafkaclient.SASL(s).WithoutSecrets()) }
 
 func (c Config) validateRanges() error {
 	var all []error
@@ -390,12 +323,8 @@ func (c Config) validateRanges() error {
 		{"WatchInterval", c.WatchInterval, time.Millisecond},
 		{"ProgressTimeout", c.ProgressTimeout, time.Millisecond},
 		{"FetchMaxWait", c.FetchMaxWait, time.Millisecond},
-		{"DialTimeout", c.DialTimeout, time.Millisecond},
-		{"RequestTimeout", c.RequestTimeout, time.Millisecond},
 	} {
-		if f.value < f.min || f.value > time.Hour {
-			all = append(all, fmt.Errorf("option %s = %s: must be %s to %s", f.name, f.value, f.min, time.Hour))
-		}
+		all = append(all, kafkaclient.CheckDuration(f.name, f.value, f.min))
 	}
 	for _, f := range []struct {
 		name         string

@@ -158,7 +158,7 @@ func (c *Consumer) Start(ctx context.Context) error {
 		return nil
 	}
 	c.started, c.seen.DownSince = true, c.clock.Now()
-	c.warn()
+	c.cfg.client().Warn(c.log)
 	go c.run()
 	return nil
 }
@@ -199,7 +199,7 @@ func (c *Consumer) Stop(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	c.hardStop()
-	c.network.cut()
+	c.network.Cut()
 	if _, ok := ctx.Deadline(); !ok || ctx.Err() != nil {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), cutTimeout)
@@ -219,7 +219,7 @@ func (c *Consumer) Health() Health {
 	h, session := c.seen, c.session
 	c.mu.Unlock()
 	_, h.GroupErr = c.grouping.Current()
-	_, h.ClusterErr = c.network.refreshing.Current()
+	_, h.ClusterErr = c.network.Refreshing.Current()
 	if h.GroupErr == nil && h.State == StateJoining && c.clock.Now().Sub(h.StateSince) >= c.cfg.ProgressTimeout {
 		h.GroupErr = fmt.Errorf("%w since %s", errJoining, h.StateSince.Format(time.RFC3339))
 	}
@@ -242,18 +242,6 @@ func (c *Consumer) State() State {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.seen.State
-}
-
-// warn logs settings that are allowed and dangerous.
-func (c *Consumer) warn() {
-	switch {
-	case c.cfg.TLS != nil && c.cfg.TLS.InsecureSkipVerify && c.cfg.TLS.VerifyPeerCertificate == nil &&
-		c.cfg.TLS.VerifyConnection == nil:
-		c.log.Warn("inbox: TLS.InsecureSkipVerify is set, any server can pose as the broker")
-	case c.cfg.TLS == nil && c.cfg.SASL.Mechanism != "" && !c.cfg.SASL.AllowWithoutTLS:
-		c.log.Warn("inbox: SASL is used without TLS: who is on the way to the broker can read the messages, act as this client, " +
-			"and guess its password without the broker; set TLS, or SASL.AllowWithoutTLS if that is meant")
-	}
 }
 
 // setState stores what the consumer does next. After Stop, only StateStopped is stored.
@@ -326,7 +314,7 @@ func (c *Consumer) setMissing(missing, denied []string) {
 	case slices.Equal(deniedBefore, denied):
 	case len(denied) > 0:
 		c.log.Warn("inbox: topics cannot be seen: the right READ is missing, and they may not exist; waiting for it",
-			zap.Strings(telemetry.FieldTopics, denied), zap.String(telemetry.FieldClient, c.cfg.who()))
+			zap.Strings(telemetry.FieldTopics, denied), zap.String(telemetry.FieldClient, c.cfg.client().Who()))
 	default:
 		c.log.Info("inbox: all topics can be seen now", zap.Strings(telemetry.FieldTopics, deniedBefore))
 	}

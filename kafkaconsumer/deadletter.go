@@ -5,10 +5,8 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -20,6 +18,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/condition"
+	"github.com/gorm-inbox/inbox/internal/kafkaclient"
 	"github.com/gorm-inbox/inbox/internal/lease"
 	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/internal/routine"
@@ -115,10 +114,10 @@ func (d *deadLetterPublisher) publish(
 			d.publishing.End(p)
 			retry.Reset()
 			continue
-		case permanent(err) && len(next) > 1:
+		case kafkaclient.Permanent(err) && len(next) > 1:
 			limit = 0 // send them one by one to find the refused one
 			continue
-		case permanent(err):
+		case kafkaclient.Permanent(err):
 			d.publishing.End(p) // the halt reports the error
 			return acknowledged, &DeadLetterError{Topic: d.cfg.DeadLetterTopic, Reason: next[0].reason, Refusal: err}
 		}
@@ -160,46 +159,15 @@ func (d *deadLetterPublisher) produce(ctx context.Context, p *partition, bad []d
 func (d *deadLetterPublisher) send(ctx context.Context, partition int, records ...kafka.Record) error {
 	ctx, cancel := context.WithTimeout(ctx, d.cfg.RequestTimeout)
 	defer cancel()
-	partitions, err := d.partitions(ctx)
-	if err != nil {
-		return err
-	}
-	response, err := d.network.client.Produce(ctx, &kafka.ProduceRequest{
-		Topic: d.cfg.DeadLetterTopic, Partition: (partition%partitions + partitions) % partitions,
-		RequiredAcks: kafka.RequireAll, Records: kafka.NewRecordReader(records...),
-	})
+	partitions, err := d.network.Partitions(ctx, d.cfg.DeadLetterTopic)
 	if err == nil {
-		err = response.Error
-	}
-	if err == nil && len(response.RecordErrors) > 0 {
-		err = fmt.Errorf("%d of %d records: %w", len(response.RecordErrors), len(records), kafka.InvalidRecord)
+		partition = (partition%partitions + partitions) % partitions
+		err = d.network.Produce(ctx, d.cfg.DeadLetterTopic, partition, records...)
 	}
 	if err != nil {
-		return fmt.Errorf("publish %d records to dead-letter topic %q: %w", len(records), d.cfg.DeadLetterTopic, err)
+		return fmt.Errorf("dead-letter %w", err)
 	}
 	return nil
-}
-
-// partitions returns the number of partitions of the dead-letter topic. The request never creates it.
-func (d *deadLetterPublisher) partitions(ctx context.Context) (int, error) {
-	response, err := d.network.client.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{d.cfg.DeadLetterTopic}})
-	if err != nil {
-		return 0, fmt.Errorf("ask brokers for dead-letter topic %q: %w", d.cfg.DeadLetterTopic, err)
-	}
-	for _, topic := range response.Topics {
-		switch {
-		case topic.Name != d.cfg.DeadLetterTopic:
-		case errors.Is(topic.Error, kafka.UnknownTopicOrPartition), topic.Error == nil && len(topic.Partitions) == 0:
-			return 0, fmt.Errorf("dead-letter topic %q does not exist: create it, it is not made automatically: %w", topic.Name,
-				kafka.UnknownTopicOrPartition)
-		case topic.Error != nil:
-			return 0, fmt.Errorf("ask brokers for dead-letter topic %q: %w", topic.Name, topic.Error)
-		default:
-			return len(topic.Partitions), nil
-		}
-	}
-	return 0, fmt.Errorf("ask brokers for dead-letter topic %q: the answer is not about it: %w", d.cfg.DeadLetterTopic,
-		kafka.Unknown)
 }
 
 // encode returns the record byte for byte, with additional headers and a timestamp.
@@ -238,13 +206,6 @@ func (d *deadLetterPublisher) report(l deadLetter) {
 	if d.cfg.OnDeadLetter != nil {
 		d.callback("OnDeadLetter", func() { d.cfg.OnDeadLetter(l.record, l.reason) })
 	}
-}
-
-// permanent reports whether a broker's refusal is permanent. Errors that may pass, such as a
-// missing topic or a missing authorization, are not.
-func permanent(err error) bool {
-	return isAny(err, kafka.MessageSizeTooLarge, kafka.RecordListTooLarge, kafka.InvalidTimestamp,
-		kafka.UnsupportedForMessageFormat, kafka.InvalidRecord)
 }
 
 const (
@@ -458,7 +419,7 @@ func (c *copier) publish(ctx context.Context, source *copySource, ref store.Unpu
 		refused = c.deadLetters.send(ctx, one.record.Partition, encode(one.record, one.added, now))
 		err = refused
 	}
-	if one.omitted != "" || permanent(refused) {
+	if one.omitted != "" || kafkaclient.Permanent(refused) {
 		bare := envelope.Record{Key: one.record.Key}
 		if len(bare.Key) > maxBareKey {
 			bare.Key = nil
@@ -502,7 +463,8 @@ func (d *deadLetterPublisher) copyOf(u store.Unpublished, handlerKey string) row
 	if err != nil { // it may be why the message is poisoned
 		p = handler.Properties{}
 	}
-	record := envelope.Record{Key: m.OrderingKey, Value: m.Content, Headers: contentHeaders(p, m.ContentType)}
+	record := envelope.Record{Key: m.OrderingKey, Value: m.Content,
+		Headers: kafkaclient.ContentHeaders(p.Headers, p.Attributes, m.ContentType)}
 	if k := p.Kafka; k != nil {
 		record.Topic, record.Partition, record.Offset, record.Timestamp = k.Topic, k.Partition, k.Offset, k.Timestamp
 		if p.Attributes[properties.ReplayOf] == "" { // the copy of a replay has the key that it was given
@@ -516,28 +478,6 @@ func (d *deadLetterPublisher) copyOf(u store.Unpublished, handlerKey string) row
 		header(headerHandler, handlerKey), header(headerAttempts, strconv.Itoa(u.ErrorCount+u.AbandonedCount)),
 		header(headerMessageID, m.ID), header(headerMessageType, m.Type))
 	return rowCopy{record: record, added: added, omitted: omission(u.Omitted)}
-}
-
-// contentHeaders returns a message's own headers, but with its content type and, of an event, with its attributes. A
-// JSON event had its attributes in the JSON, and a replay may have other ones than its original.
-func contentHeaders(p handler.Properties, contentType string) []handler.Header {
-	const prefix, media = "ce_", "content-type"
-	isEvent := p.Attributes["specversion"] != ""
-	headers := slices.DeleteFunc(slices.Clone(p.Headers), func(h handler.Header) bool {
-		return strings.EqualFold(h.Key, media) || isEvent && strings.HasPrefix(h.Key, prefix)
-	})
-	if contentType != "" {
-		headers = append(headers, handler.Header{Key: media, Value: []byte(contentType)})
-	}
-	if !isEvent {
-		return headers
-	}
-	for _, name := range slices.Sorted(maps.Keys(p.Attributes)) {
-		if name != "datacontenttype" {
-			headers = append(headers, handler.Header{Key: prefix + name, Value: []byte(p.Attributes[name])})
-		}
-	}
-	return headers
 }
 
 // copyOfRejected returns the copy of a rejected message, which is its record.

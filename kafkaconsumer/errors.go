@@ -1,22 +1,14 @@
 package kafkaconsumer
 
 import (
-	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
-	"net"
-	"os"
-	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/protocol"
-	"github.com/segmentio/kafka-go/sasl"
 
+	"github.com/gorm-inbox/inbox/internal/kafkaclient"
 	"github.com/gorm-inbox/inbox/internal/kafkawire"
 )
 
@@ -88,27 +80,6 @@ func (e *EpochError) Error() string {
 	return fmt.Sprintf("leader epoch fell from %d to %d at offset %d: the topic was deleted and created again, or a leader was elected that lacks records", e.From, e.To, e.Offset)
 }
 
-// customSASL marks the errors of a mechanism that is not ours, for example of a credential service that is down.
-type customSASL struct{ sasl.Mechanism }
-
-func (m customSASL) Start(ctx context.Context) (sasl.StateMachine, []byte, error) {
-	session, first, err := m.Mechanism.Start(ctx)
-	if err != nil {
-		return nil, nil, fmt.Errorf("authenticate: %w", err)
-	}
-	return customSASLSession{session}, first, nil
-}
-
-type customSASLSession struct{ sasl.StateMachine }
-
-func (s customSASLSession) Next(ctx context.Context, challenge []byte) (bool, []byte, error) {
-	done, response, err := s.StateMachine.Next(ctx, challenge)
-	if err != nil {
-		err = fmt.Errorf("authenticate: %w", err)
-	}
-	return done, response, err
-}
-
 // fatal reports whether err is about the data or the log, which halts the partition. Errors of the
 // network and the cluster pass.
 func fatal(err error) bool {
@@ -121,33 +92,16 @@ func fatal(err error) bool {
 // explain adds to a broker's refusal the facts that an operator needs: the refused user, the configuration, and the
 // missing right. Other errors are returned unchanged.
 func (c Config) explain(err error) error {
-	var (
-		unknown x509.UnknownAuthorityError
-		remote  *net.OpError
-		hint    string
-	)
+	client, hint := c.client(), ""
 	switch {
-	case errors.Is(err, kafka.SASLAuthenticationFailed):
-		hint = fmt.Sprintf("%s is refused: unknown, a wrong password, or without credentials for this mechanism", c.who())
-	case errors.Is(err, kafka.UnsupportedSASLMechanism):
-		hint = fmt.Sprintf("this listener of the broker does not offer %s", c.SASL.Mechanism)
-	case errors.Is(err, kafka.IllegalSASLState):
-		hint = "this listener of the broker does not use SASL"
 	case errors.Is(err, kafka.TopicAuthorizationFailed):
-		hint = fmt.Sprintf("%s needs the right READ on the topics %q", c.who(), c.Topics)
+		hint = fmt.Sprintf("%s needs the right READ on the topics %q", client.Who(), c.Topics)
 	case errors.Is(err, kafka.GroupAuthorizationFailed):
-		hint = fmt.Sprintf("%s needs the right READ on the group %q", c.who(), c.GroupID)
+		hint = fmt.Sprintf("%s needs the right READ on the group %q", client.Who(), c.GroupID)
 	case errors.Is(err, protocol.ErrNoTopic), errors.Is(err, protocol.ErrNoPartition):
-		hint = fmt.Sprintf("it does not exist, or %s lacks the right READ on the topic", c.who())
-	case errors.As(err, &unknown):
-		hint = "the broker's certificate is of no authority in TLS.RootCAs"
-	case errors.As(err, &remote) && remote.Op == "remote error": // a TLS alert
-		hint = "the broker does not accept the client's certificate"
-		if !c.certified() {
-			hint = "the broker requires a client certificate, TLS.Certificates is empty"
-		}
+		hint = fmt.Sprintf("it does not exist, or %s lacks the right READ on the topic", client.Who())
 	default:
-		return err
+		return client.Explain(err)
 	}
 	return fmt.Errorf("%w (%s)", err, hint)
 }
@@ -155,13 +109,13 @@ func (c Config) explain(err error) error {
 // explainSilence is explain for a consumer that no broker has answered yet. Brokers close a connection without a reason
 // if they expect another protocol. After the first answer a closed connection is an ordinary event.
 func (c Config) explainSilence(err error) error {
-	if _, shaking := errors.AsType[*handshakeError](err); shaking || !lost(err) {
+	if _, shaking := errors.AsType[*kafkaclient.HandshakeError](err); shaking || !kafkaclient.Lost(err) {
 		return c.explain(err)
 	}
 	var missing []string
 	if c.TLS == nil {
 		missing = append(missing, "TLS")
-	} else if !c.certified() {
+	} else if !c.client().Certified() {
 		missing = append(missing, "a client certificate")
 	}
 	if c.SASL.Mechanism == "" {
@@ -174,53 +128,7 @@ func (c Config) explainSilence(err error) error {
 		strings.Join(missing, " or "))
 }
 
-// who describes the client as brokers see it.
-func (c Config) who() string {
-	switch {
-	case c.SASL.Username != "":
-		return fmt.Sprintf("user %q (%s)", c.SASL.Username, c.SASL.Mechanism)
-	case c.SASL.Mechanism != "":
-		return fmt.Sprintf("the user of %s", c.SASL.Mechanism)
-	case c.certified():
-		return "the user of the client's certificate"
-	default:
-		return "a client without a user"
-	}
-}
-
-// certified reports whether the client has a certificate to show.
-func (c Config) certified() bool {
-	return c.TLS != nil && (len(c.TLS.Certificates) > 0 || c.TLS.GetClientCertificate != nil)
-}
-
 // refusedLogin reports whether err is a refused login.
 func refusedLogin(err error) bool {
-	return isAny(err, kafka.SASLAuthenticationFailed, kafka.UnsupportedSASLMechanism, kafka.IllegalSASLState)
+	return kafkaclient.IsAny(err, kafka.SASLAuthenticationFailed, kafka.UnsupportedSASLMechanism, kafka.IllegalSASLState)
 }
-
-// lost reports whether err is a closed connection, as opposed to one that could not be opened or on
-// which no answer came in time.
-func lost(err error) bool {
-	return isAny(err, io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, syscall.ECONNRESET, syscall.EPIPE)
-}
-
-func isAny(err error, known ...error) bool {
-	return slices.ContainsFunc(known, func(one error) bool { return errors.Is(err, one) })
-}
-
-// handshakeError is why a connection could not be encrypted.
-type handshakeError struct {
-	address string
-	err     error
-}
-
-func (e *handshakeError) Error() string {
-	text := fmt.Sprintf("TLS handshake with %s: %v", e.address, e.err)
-	_, noTLS := errors.AsType[tls.RecordHeaderError](e.err)
-	if noTLS || lost(e.err) || isAny(e.err, context.DeadlineExceeded, os.ErrDeadlineExceeded) {
-		text += " (this listener of the broker may not use TLS)"
-	}
-	return text
-}
-
-func (e *handshakeError) Unwrap() error { return e.err }

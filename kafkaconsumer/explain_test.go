@@ -15,6 +15,8 @@ import (
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/protocol"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/internal/kafkaclient"
 )
 
 func TestRefusalErrorsNameUserResourceAndRight(t *testing.T) {
@@ -83,7 +85,7 @@ func TestClosedConnectionErrorNamesPossibleRequirements(t *testing.T) {
 	all := Config{TLS: certificate, SASL: login}
 	require.Equal(t, io.EOF, all.explainSilence(io.EOF))
 	for _, silent := range []error{io.EOF, context.DeadlineExceeded, os.ErrDeadlineExceeded} {
-		shaking := &handshakeError{"kafka:9092", silent}
+		shaking := &kafkaclient.HandshakeError{Address: "kafka:9092", Err: silent}
 		require.Equal(t, "TLS handshake with kafka:9092: "+silent.Error()+" (this listener of the broker may not use TLS)",
 			(Config{TLS: &tls.Config{}}).explainSilence(shaking).Error())
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/kafkaclient"
 	"github.com/gorm-inbox/inbox/internal/kafkawire"
 	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
@@ -124,7 +125,7 @@ const lossesToReport = 3
 // close a connection whose SASL session expired, or that was idle for too long, and the next one works.
 func (f *fetcher) failed(err error, fields ...zap.Field) {
 	p := f.partition
-	if lost(err) {
+	if kafkaclient.Lost(err) {
 		if f.losses++; f.losses < lossesToReport {
 			return
 		}

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/internal/brief"
+	"github.com/gorm-inbox/inbox/internal/kafkaclient"
 	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
@@ -21,7 +22,7 @@ import (
 func (c *Consumer) run() {
 	defer close(c.done)
 	defer c.setState(StateStopped)
-	defer c.network.cut()
+	defer c.network.Cut()
 	var copying sync.WaitGroup
 	defer copying.Wait()
 	if c.copier != nil {
@@ -41,8 +42,8 @@ const maxRefusalBackoff = 5 * time.Second
 // awaitTopics waits until at least one of the topics exists and returns those that do. It returns
 // none if the consumer is stopped. The requests never create a topic.
 func (c *Consumer) awaitTopics() []string {
-	retry := routine.Backoff{First: fetchBackoffFirst, Max: metadataTTL}
-	refusals := routine.Backoff{First: metadataTTL, Max: maxRefusalBackoff}
+	retry := routine.Backoff{First: fetchBackoffFirst, Max: kafkaclient.MetadataTTL}
+	refusals := routine.Backoff{First: kafkaclient.MetadataTTL, Max: maxRefusalBackoff}
 	for {
 		existing, err := c.existingTopics(c.ctx)
 		if c.ctx.Err() != nil {
@@ -59,7 +60,7 @@ func (c *Consumer) awaitTopics() []string {
 		if refusedLogin(err) {
 			// The transport would keep logging in with the same password about twice a second.
 			// Brokers log each try, and some of them lock the user out.
-			c.network.transport.CloseIdleConnections()
+			c.network.CloseIdle()
 			if !refusals.Wait(c.ctx) {
 				return nil
 			}
@@ -80,7 +81,7 @@ func (c *Consumer) existingTopics(ctx context.Context) (map[string]int, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.RequestTimeout)
 	defer cancel()
 	asked := time.Now()
-	response, err := c.network.client.Metadata(ctx, &kafka.MetadataRequest{Topics: c.cfg.Topics})
+	response, err := c.network.Kafka.Metadata(ctx, &kafka.MetadataRequest{Topics: c.cfg.Topics})
 	if err != nil {
 		return nil, fmt.Errorf("ask brokers %q for topics: %w", c.cfg.Brokers, err)
 	}
@@ -170,7 +171,7 @@ func (c *Consumer) consume(topics []string) {
 				})
 				c.left()
 			}
-			if err == nil || isAny(err, kafka.IllegalGeneration, kafka.UnknownMemberId, kafka.RebalanceInProgress) {
+			if err == nil || kafkaclient.IsAny(err, kafka.IllegalGeneration, kafka.UnknownMemberId, kafka.RebalanceInProgress) {
 				c.committing.Forget(nil) // the next generation begins at what is committed
 			} else {
 				// Joining again at once would lead to the same refusal, for example because a right is missing.
@@ -202,7 +203,7 @@ func (c *Consumer) askAnother(err error) bool {
 func (c *Consumer) groupConfig(topics []string, leader *leaderView) kafka.ConsumerGroupConfig {
 	cfg := kafka.ConsumerGroupConfig{
 		ID: c.cfg.GroupID, Brokers: slices.Concat(c.cfg.Brokers[c.bootstrap:], c.cfg.Brokers[:c.bootstrap]), Topics: topics,
-		Dialer: c.network.dialer,
+		Dialer: c.network.Dialer,
 		GroupBalancers: []kafka.GroupBalancer{
 			observedBalancer{kafka.RangeGroupBalancer{}, leader, c.existingPartitions},
 			observedBalancer{kafka.RoundRobinGroupBalancer{}, leader, c.existingPartitions},
@@ -339,8 +340,8 @@ func (c *Consumer) existingPartitions() []kafka.Partition {
 // existingOf returns the number of partitions of each topic, as soon as they include all that are assigned, or once it
 // has asked for them for long enough that the brokers must know them. Nil means that ctx ended first.
 func (c *Consumer) existingOf(ctx context.Context, assignments map[string][]kafka.PartitionAssignment) map[string]int {
-	retry := routine.Backoff{First: fetchBackoffFirst, Max: metadataTTL}
-	for deadline := time.Now().Add(2 * metadataTTL); ; {
+	retry := routine.Backoff{First: fetchBackoffFirst, Max: kafkaclient.MetadataTTL}
+	for deadline := time.Now().Add(2 * kafkaclient.MetadataTTL); ; {
 		existing, err := c.existingTopics(ctx)
 		if err == nil && (len(refuse(assignments, existing)) == 0 || time.Now().After(deadline)) {
 			return existing
@@ -442,7 +443,7 @@ func (c *Consumer) group(ctx context.Context) (*Idle, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.RequestTimeout)
 	defer cancel()
-	answer, err := c.network.client.DescribeGroups(ctx, &kafka.DescribeGroupsRequest{GroupIDs: []string{c.cfg.GroupID}})
+	answer, err := c.network.Kafka.DescribeGroups(ctx, &kafka.DescribeGroupsRequest{GroupIDs: []string{c.cfg.GroupID}})
 	if err != nil {
 		return nil, fmt.Errorf("describe group %q: %w", c.cfg.GroupID, err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/protocol/listoffsets"
 
+	"github.com/gorm-inbox/inbox/internal/kafkaclient"
 	"github.com/gorm-inbox/inbox/internal/kafkawire"
 	"github.com/gorm-inbox/inbox/internal/routine"
 )
@@ -172,7 +173,7 @@ func (n *network) listSome(
 	}
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.RequestTimeout)
 	defer cancel()
-	answer, err := n.transport.RoundTrip(ctx, n.client.Addr, request)
+	answer, err := n.Kafka.Transport.RoundTrip(ctx, n.Kafka.Addr, request)
 	if err != nil {
 		return nil, err
 	}
@@ -251,20 +252,20 @@ func (c *Consumer) committedOffsets(
 	if len(of) == 0 {
 		return nil, ctx.Err()
 	}
-	retry := routine.Backoff{First: fetchBackoffFirst, Max: metadataTTL}
+	retry := routine.Backoff{First: fetchBackoffFirst, Max: kafkaclient.MetadataTTL}
 	for tries := 1; ; tries++ {
 		group, err := c.groupOffsets(ctx, of)
 		if err == nil || ctx.Err() != nil {
 			return group.of, err
 		}
 		err = fmt.Errorf("committed offsets of group %q: %w", c.cfg.GroupID, err)
-		if lost(err) {
-			c.network.transport.CloseIdleConnections() // they may be as old as the lost one
+		if kafkaclient.Lost(err) {
+			c.network.CloseIdle() // they may be as old as the lost one
 		}
-		if !lost(err) || tries >= lossesToReport {
+		if !kafkaclient.Lost(err) || tries >= lossesToReport {
 			c.grouping.Begin(nil, c.cfg.explain(err))
 		}
-		if isAny(err, kafka.TopicAuthorizationFailed, kafka.GroupAuthorizationFailed) || !retry.Wait(ctx) {
+		if kafkaclient.IsAny(err, kafka.TopicAuthorizationFailed, kafka.GroupAuthorizationFailed) || !retry.Wait(ctx) {
 			return nil, err
 		}
 	}
@@ -295,7 +296,7 @@ func (c *Consumer) groupOffsets(ctx context.Context, of map[string][]int) (group
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.RequestTimeout)
 	defer cancel()
-	response, err := c.network.client.OffsetFetch(ctx, &kafka.OffsetFetchRequest{GroupID: c.cfg.GroupID, Topics: asked})
+	response, err := c.network.Kafka.OffsetFetch(ctx, &kafka.OffsetFetchRequest{GroupID: c.cfg.GroupID, Topics: asked})
 	if err == nil {
 		err = response.Error
 	}

@@ -163,7 +163,7 @@ func (s *session) keepMembership(ctx context.Context) {
 	c := s.consumer
 	for routine.Sleep(ctx, c.cfg.HeartbeatInterval) {
 		beat, cancel := context.WithTimeout(ctx, c.cfg.RequestTimeout)
-		_, err := c.network.client.Heartbeat(beat, &kafka.HeartbeatRequest{GroupID: c.cfg.GroupID, GenerationID: s.gen.ID,
+		_, err := c.network.Kafka.Heartbeat(beat, &kafka.HeartbeatRequest{GroupID: c.cfg.GroupID, GenerationID: s.gen.ID,
 			MemberID: s.gen.MemberID})
 		cancel()
 		if err != nil && ctx.Err() == nil {

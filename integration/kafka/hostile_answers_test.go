@@ -209,7 +209,9 @@ func TestRefusedRefreshIsLoggedWhileConsumingContinues(t *testing.T) {
 	r.awaitAll()
 	proxy.Forge(int16(kmsg.Metadata), []byte{0, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff})
 	eventually(t, "it is said", func() bool { return c.Health().ClusterErr != nil })
-	require.ErrorContains(t, c.Health().Err(), "the answer of "+proxy.Address()+" to Metadata is refused")
+	require.ErrorContains(t, c.Health().Err(), fmt.Sprintf(
+		"group %q: what is known of the cluster cannot be refreshed: the answer of %s to Metadata is refused", group,
+		proxy.Address()))
 	r.produce(3, 0)
 	r.awaitAll()
 	proxy.Forge(int16(kmsg.Metadata), nil)

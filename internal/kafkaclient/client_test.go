@@ -1,7 +1,8 @@
-package kafkaconsumer
+package kafkaclient
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"io"
@@ -22,6 +23,18 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
+// client returns a client that is cut when the test ends. Timeouts that are not set are long enough for a slow machine.
+func client(t *testing.T, cfg Config) *Client {
+	t.Helper()
+	cfg.ClientID = "test"
+	cfg.DialTimeout = cmp.Or(cfg.DialTimeout, testenv.Patience)
+	cfg.RequestTimeout = cmp.Or(cfg.RequestTimeout, testenv.Patience)
+	c, err := New(cfg, zap.NewNop(), clock.System{})
+	require.NoError(t, err)
+	t.Cleanup(c.Cut)
+	return c
+}
+
 // TestSilentBrokerNeverHoldsAnAuthentication proves that a silent broker cannot block
 // authentication: kafka-go authenticates without a deadline.
 func TestSilentBrokerNeverHoldsAnAuthentication(t *testing.T) {
@@ -29,16 +42,13 @@ func TestSilentBrokerNeverHoldsAnAuthentication(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, listener.Close()) }() // accepts, as the kernel does, and never answers
 	cfg := Config{
-		Brokers: []string{listener.Addr().String()}, Topics: []string{"t"}, GroupID: "g",
-		SASL:        SASL{Mechanism: "PLAIN", Username: "u", Password: "p"},
+		Brokers: []string{listener.Addr().String()}, SASL: SASL{Mechanism: "PLAIN", Username: "u", Password: "p"},
 		DialTimeout: 200 * time.Millisecond, RequestTimeout: 200 * time.Millisecond,
-	}.withDefaults()
-	n, err := newNetwork(cfg, zap.NewNop(), clock.System{})
-	require.NoError(t, err)
-	defer n.cut()
+	}
+	c := client(t, cfg)
 	returned := make(chan error, 1)
 	go func() {
-		_, err := n.dialer.DialContext(t.Context(), "tcp", cfg.Brokers[0])
+		_, err := c.Dialer.DialContext(t.Context(), "tcp", cfg.Brokers[0])
 		returned <- err
 	}()
 	select {
@@ -56,19 +66,16 @@ func TestFailedHandshakesLeaveNoConnectionOpen(t *testing.T) {
 	server.Config.ErrorLog = log.New(io.Discard, "", 0)
 	server.StartTLS()
 	defer server.Close()
-	cfg := Config{Brokers: []string{server.Listener.Addr().String()}, Topics: []string{"t"}, GroupID: "g",
-		TLS: &tls.Config{}}.withDefaults()
-	n, err := newNetwork(cfg, zap.NewNop(), clock.System{})
-	require.NoError(t, err)
-	defer n.cut()
+	cfg := Config{Brokers: []string{server.Listener.Addr().String()}, TLS: &tls.Config{}}
+	c := client(t, cfg)
 	for range 3 {
-		_, err := n.dialer.DialContext(t.Context(), "tcp", cfg.Brokers[0])
+		_, err := c.Dialer.DialContext(t.Context(), "tcp", cfg.Brokers[0])
 		require.ErrorContains(t, err, cfg.Brokers[0])
 		require.ErrorContains(t, err, "certificate signed by unknown authority")
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	require.Empty(t, n.conns)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	require.Empty(t, c.conns)
 }
 
 // TestSilentBrokerNeverHoldsAHandshake covers a broker that may not know TLS.
@@ -77,30 +84,25 @@ func TestSilentBrokerNeverHoldsAHandshake(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, listener.Close()) }()
 	cfg := Config{
-		Brokers: []string{listener.Addr().String()}, Topics: []string{"t"}, GroupID: "g", TLS: &tls.Config{},
-		DialTimeout: 200 * time.Millisecond,
-	}.withDefaults()
-	n, err := newNetwork(cfg, zap.NewNop(), clock.System{})
-	require.NoError(t, err)
-	defer n.cut()
-	_, err = n.dial(t.Context(), "tcp", cfg.Brokers[0])
+		Brokers: []string{listener.Addr().String()}, TLS: &tls.Config{}, DialTimeout: 200 * time.Millisecond,
+	}
+	c := client(t, cfg)
+	_, err = c.dial(t.Context(), "tcp", cfg.Brokers[0])
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorContains(t, err, "TLS handshake with "+cfg.Brokers[0])
 }
 
-func TestCutNetworkRefusesConnections(t *testing.T) {
+func TestCutClientRefusesConnections(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer func() { require.NoError(t, listener.Close()) }()
-	cfg := Config{Brokers: []string{listener.Addr().String()}, Topics: []string{"t"}, GroupID: "g"}.withDefaults()
-	n, err := newNetwork(cfg, zap.NewNop(), clock.System{})
+	c := client(t, Config{Brokers: []string{listener.Addr().String()}})
+	open, err := c.dial(t.Context(), "tcp", listener.Addr().String())
 	require.NoError(t, err)
-	open, err := n.dial(t.Context(), "tcp", listener.Addr().String())
-	require.NoError(t, err)
-	n.cut()
+	c.Cut()
 	_, err = open.Read(make([]byte, 1))
 	require.ErrorIs(t, err, net.ErrClosed)
-	_, err = n.dial(t.Context(), "tcp", listener.Addr().String())
+	_, err = c.dial(t.Context(), "tcp", listener.Addr().String())
 	require.ErrorIs(t, err, net.ErrClosed)
 }
 
@@ -110,22 +112,21 @@ func TestDialOpensConnections(t *testing.T) {
 	server := httptest.NewTLSServer(nil)
 	defer server.Close()
 	var asked []string
-	cfg := Config{Brokers: []string{"a.internal:1"}, Topics: []string{"t"}, GroupID: "g",
+	cfg := Config{Brokers: []string{"a.internal:1"},
 		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 			asked = append(asked, network+" "+address)
 			return (&net.Dialer{}).DialContext(ctx, network, server.Listener.Addr().String())
-		}}.withDefaults()
-	n, err := newNetwork(cfg, zap.NewNop(), clock.System{})
+		}}
+	c := client(t, cfg)
+	plain, err := c.Dialer.DialContext(t.Context(), "tcp", "a.internal:1")
 	require.NoError(t, err)
-	plain, err := n.dialer.DialContext(t.Context(), "tcp", "a.internal:1")
+	_, err = c.transport.Dial(t.Context(), "tcp", "b.internal:2")
 	require.NoError(t, err)
-	_, err = n.transport.Dial(t.Context(), "tcp", "b.internal:2")
-	require.NoError(t, err)
-	n.cfg.TLS = server.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
-	_, err = n.dial(t.Context(), "tcp", "example.com:3")
+	c.cfg.TLS = server.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
+	_, err = c.dial(t.Context(), "tcp", "example.com:3")
 	require.NoError(t, err, "the name that is dialed is in the certificate")
 	require.Equal(t, []string{"tcp a.internal:1", "tcp b.internal:2", "tcp example.com:3"}, asked)
-	n.cut()
+	c.Cut()
 	_, err = plain.Read(make([]byte, 1))
 	require.ErrorIs(t, err, net.ErrClosed)
 }
@@ -136,12 +137,8 @@ func TestDefectiveDialIsAnError(t *testing.T) {
 		"dial b:1: Dial panicked: no proxy":      func(context.Context, string, string) (net.Conn, error) { panic("no proxy") },
 		"dial b:1: EOF":                          func(context.Context, string, string) (net.Conn, error) { return nil, io.EOF },
 	} {
-		cfg := Config{Brokers: []string{"b:1"}, Topics: []string{"t"}, GroupID: "g", Dial: dial}.withDefaults()
-		n, err := newNetwork(cfg, zap.NewNop(), clock.System{})
-		require.NoError(t, err)
-		_, err = n.dial(t.Context(), "tcp", "b:1")
+		_, err := client(t, Config{Brokers: []string{"b:1"}, Dial: dial}).dial(t.Context(), "tcp", "b:1")
 		require.ErrorContains(t, err, want)
-		n.cut()
 	}
 }
 
@@ -158,15 +155,12 @@ func (answering) Write(p []byte) (int, error) { return len(p), nil }
 // TestRefusedMetadataIsAConditionUntilMetadataPasses proves that Health reports a failed refresh,
 // which kafka-go does not once it knows something.
 func TestRefusedMetadataIsAConditionUntilMetadataPasses(t *testing.T) {
-	cfg := Config{Brokers: []string{"b:1"}, Topics: []string{"t"}, GroupID: "g"}.withDefaults()
-	n, err := newNetwork(cfg, zap.NewNop(), clock.System{})
-	require.NoError(t, err)
-	t.Cleanup(n.cut)
+	c := client(t, Config{Brokers: []string{"b:1"}})
 	refresh := func(wire []byte) (err, said error) {
-		c := kafkawire.NewCheckedConn(answering{Reader: bytes.NewReader(wire)}, n.guard, "b:1")
-		require.NoError(t, protocol.WriteRequest(c, 6, 1, "client", &metadata.Request{}))
-		_, err = io.ReadAll(c)
-		_, said = n.refreshing.Current()
+		conn := kafkawire.NewCheckedConn(answering{Reader: bytes.NewReader(wire)}, c.guard, "b:1")
+		require.NoError(t, protocol.WriteRequest(conn, 6, 1, "client", &metadata.Request{}))
+		_, err = io.ReadAll(conn)
+		_, said = c.Refreshing.Current()
 		return err, said
 	}
 	var answer bytes.Buffer
@@ -181,8 +175,7 @@ func TestRefusedMetadataIsAConditionUntilMetadataPasses(t *testing.T) {
 	err, said = refresh([]byte("HTTP"))
 	require.Error(t, err)
 	require.Equal(t, err, said)
-	h := Health{GroupID: "g", ClusterErr: said}
-	require.ErrorContains(t, h.Err(), `group "g": what is known of the cluster cannot be refreshed: the answer of b:1 to`)
+	require.ErrorContains(t, said, "the answer of b:1 to")
 	err, said = refresh(sane)
 	require.NoError(t, err)
 	require.NoError(t, said)

@@ -1,12 +1,32 @@
-package kafkaconsumer
+package kafkaclient
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 
+	"github.com/segmentio/kafka-go/sasl"
 	"github.com/stretchr/testify/require"
 )
+
+var errNoToken = errors.New("the token service is down")
+
+// noToken is a cloud's mechanism whose token service is down.
+type noToken struct{}
+
+func (noToken) Name() string { return "OAUTHBEARER" }
+
+func (noToken) Start(context.Context) (sasl.StateMachine, []byte, error) { return nil, nil, errNoToken }
+
+func TestErrorOfACustomMechanismIsMarked(t *testing.T) {
+	mechanism, err := SASL{Custom: noToken{}}.mechanism()
+	require.NoError(t, err)
+	_, _, err = mechanism.Start(t.Context())
+	require.ErrorIs(t, err, errNoToken)
+	require.ErrorContains(t, err, "authenticate: ")
+}
 
 // TestSCRAMComputesNoMoreThanItsBound proves contract 7.5: a party that impersonates the broker
 // cannot keep a client computing.
