@@ -21,7 +21,7 @@ import (
 func TestPostgreSQLApplicationsNeedNoTestOrOtherDatabaseModules(t *testing.T) {
 	t.Parallel()
 	list := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}",
-		".", "./handler", "./models", "./envelope", "./kafkaconsumer", "./ops", "./dashboard", "./idempotent",
+		".", "./handler", "./models", "./envelope", "./kafkaconsumer", "./kafkapublisher", "./ops", "./dashboard", "./idempotent",
 		"./idempotent/gormstore", "./idempotent/memstore")
 	found, err := list.Output()
 	require.NoError(t, err)
@@ -42,13 +42,13 @@ var levels = []string{
 	"internal/inboxtest dashboard/dashboardfx",
 	"fxtest",
 	".",
-	"dashboard internal/engine",
+	"dashboard internal/engine kafkapublisher",
 	"acceptor processor cleanup kafkaconsumer ops internal/synchronous " +
 		"idempotent/gormstore idempotent/memstore idempotent/idempotenttest",
 	"idempotent internal/store/storetest",
 	"internal/stores internal/kafkaclient",
 	"internal/kafkawire",
-	"envelope internal/attempt internal/condition internal/lease internal/logging internal/store/mysql " +
+	"envelope outgoing internal/attempt internal/condition internal/lease internal/logging internal/store/mysql " +
 		"internal/store/postgres internal/store/sqlite",
 	"internal/store/operators internal/health",
 	"internal/store/base",

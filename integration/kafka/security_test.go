@@ -33,6 +33,7 @@ func TestSecuredBroker(t *testing.T) {
 		t.Run("a revoked right to one topic does not stop the other", s.oneTopicTaken)
 		t.Run("an unreadable topic is logged and halts nothing", s.describeOnly)
 		t.Run("a hidden topic does not stop the others", s.unseenTopic)
+		t.Run("publishing needs the right to write", s.writing)
 		t.Run("the end of a SASL session loses and logs nothing", s.shortSession)
 	})
 }

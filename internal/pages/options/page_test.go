@@ -10,6 +10,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
+	"github.com/gorm-inbox/inbox/kafkapublisher"
 )
 
 const module = "github.com/gorm-inbox/inbox"
@@ -82,6 +83,10 @@ func page(root string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	publisher, err := load(filepath.Join(root, "kafkapublisher"), module+"/kafkapublisher")
+	if err != nil {
+		return "", err
+	}
 	decoder, err := load(filepath.Join(root, "envelope"), module+"/envelope")
 	if err != nil {
 		return "", err
@@ -150,6 +155,9 @@ func page(root string) (string, error) {
 	write(section{title: "## envelope.DecoderConfig", entries: decoder.fields("DecoderConfig"), before: named("Decoder."),
 		intro: "It is the consumer's `Decoder`, and says how records become messages.",
 		facts: defaultOf(decoder.fields("DecoderConfig"), envelope.DefaultDecoderConfig())})
+	write(section{title: "## kafkapublisher.Config", entries: publisher.fields("Config"), before: named(""),
+		intro: "Give it to `kafkapublisher.New`. `Brokers` and `Topic` are required; other fields left zero get their defaults.",
+		facts: defaultOf(publisher.fields("Config"), kafkapublisher.DefaultConfig())})
 	return b.String(), nil
 }
 
