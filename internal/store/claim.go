@@ -33,6 +33,9 @@ type KeyLimit struct {
 	Limit      int
 	// Lanes is nil if the handler is not ordered. The rows' lanes are then ignored.
 	Lanes *LaneRule
+	// Runs says that the caller claims what follows in the lanes, too. A claim that finds a row then marks none as
+	// waiting, because most of those that it passes over are claimed next. More due rows may be left, so claim again.
+	Runs bool
 	// Bytes ends the claim once its messages of the key have so many bytes of content and properties. The last message
 	// may exceed it. 0 is no bound. AtLeast messages, and one at least, are claimed in any case.
 	Bytes   int
@@ -44,11 +47,13 @@ type KeyLimit struct {
 }
 
 // EndsAt returns Bytes, or a number that no claim reaches.
-func (l KeyLimit) EndsAt() int64 {
-	if l.Bytes == 0 {
+func (l KeyLimit) EndsAt() int64 { return endsAt(l.Bytes) }
+
+func endsAt(bytes int) int64 {
+	if bytes == 0 {
 		return math.MaxInt64
 	}
-	return int64(l.Bytes)
+	return int64(bytes)
 }
 
 // Place is a place in the order in which the statuses of a handler key become due.

@@ -57,3 +57,18 @@ func (r LaneRule) Request(lane Lane) LaneRequest {
 	slices.Sort(names)
 	return LaneRequest{LaneRule: LaneRule{Handlers: slices.Compact(names), SkipPoisoned: r.SkipPoisoned}, Key: lane.Key}
 }
+
+// RunRequest asks for the rows that follow a claimed row in its lane. All have the ClaimKey.
+type RunRequest struct {
+	LaneRequest
+	// Head is the claimed row, which holds the lane.
+	Head Ref
+	// Limit is how many rows to claim at most.
+	Limit int
+	// Bytes ends the run once its messages have so many bytes of content and properties, the head's not counted. The last
+	// message may exceed it. 0 is no bound.
+	Bytes int
+}
+
+// EndsAt returns Bytes, or a number that no run reaches.
+func (r RunRequest) EndsAt() int64 { return endsAt(r.Bytes) }

@@ -174,8 +174,18 @@ type Lanes interface {
 	// does: only for a worker whose row exists and is not marked released. Otherwise it releases these rows like
 	// others. The keys are More.
 	ClaimNext(ctx context.Context, workerID string, requests []LaneRequest, now time.Time) (Claimed, error)
-	// CheckLanes does the same for a page of at most limit lanes of a rule that have waiting rows. It makes up for
-	// calls that never took place because a process died. next is nil at the end. Pass nil as after to begin.
+	// ClaimRuns claims the rows that follow claimed ones in their lanes, so that one call handles several messages of a
+	// lane in their order. The claims of a run come in the order of its lane. A run ends before the first row that is
+	// claimed, poisoned (unless the lane skips such rows), not due, of another handler key, or changed or locked by
+	// another transaction at this moment. A run is empty if its head has ended or its claim was lost, and all are if the
+	// worker's row does not exist or is marked released.
+	//
+	// Only the head holds the lane. The rows after it are claimed like any others, and each change of them is fenced by
+	// itself. No row after a claimed one is first in its lane. But once the head has ended, a row that an operator puts
+	// before the others can be claimed: handle all of a run before its head ends.
+	ClaimRuns(ctx context.Context, workerID string, runs []RunRequest, now time.Time) ([]Claim, error)
+	// CheckLanes does what AdvanceLanes does for a page of at most limit lanes of a rule that have waiting rows. It makes
+	// up for calls that never took place because a process died. next is nil at the end. Pass nil as after to begin.
 	CheckLanes(ctx context.Context, rule LaneRule, after *Lane, limit int, now time.Time) (next *Lane, keys []string,
 		err error)
 	// WaitingLaneHandlers returns every Lane.Handler that has waiting rows, including those that no registered handler

@@ -138,6 +138,9 @@ func (s *Store) claimKey(ctx context.Context, in *sqlite.Store, req store.ClaimR
 		}
 		return nil, nil
 	}
+	if limit.Runs && len(found) > 0 {
+		return nil, nil
+	}
 	args[8] = window - len(got.Claims)
 	if len(found) == limit.Limit { // no further than it has read
 		args[5], args[6] = found[len(found)-1].due, found[len(found)-1].id
@@ -230,6 +233,25 @@ func (s *Store) ClaimNext(
 		})
 	})
 	return advanced, err
+}
+
+// ClaimRuns keeps the worker from being marked as released meanwhile.
+func (s *Store) ClaimRuns(
+	ctx context.Context, workerID string, runs []store.RunRequest, now time.Time,
+) (claims []store.Claim, err error) {
+	if len(runs) == 0 {
+		return nil, nil
+	}
+	err = retried(ctx, func() error {
+		return s.within(ctx, func(in *sqlite.Store) error {
+			worker, err := s.lockWorker(ctx, in.Pool(ctx), workerID)
+			if err == nil {
+				claims, err = in.ClaimRuns(ctx, worker, runs, now)
+			}
+			return err
+		})
+	})
+	return claims, err
 }
 
 // releaseWaitingSQL passes over rows that others have locked.

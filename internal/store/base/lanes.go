@@ -1,6 +1,7 @@
 package base
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"math"
@@ -152,4 +153,31 @@ func (c Common) KeysWithSplitLanes(ctx context.Context, rules map[string]store.L
 		}
 	}
 	return Distinct(split), nil
+}
+
+// Follower is a row that follows the head of a run in its lane.
+type Follower struct {
+	// Run is the place of the run's request.
+	Run      int
+	Sequence int64
+	// Free says that the row may be claimed, but for the rows before it.
+	Free  bool
+	Claim store.Claim
+}
+
+// ClaimableRuns returns those rows that are claimed: of each run the rows before its end, in the order of their lane.
+func ClaimableRuns(runs []store.RunRequest, rows []Follower) []Follower {
+	slices.SortFunc(rows, func(a, b Follower) int {
+		return cmp.Or(cmp.Compare(a.Run, b.Run), cmp.Compare(a.Sequence, b.Sequence),
+			cmp.Compare(a.Claim.StatusID, b.Claim.StatusID))
+	})
+	counts, bytes, ended := make([]int, len(runs)), make([]int64, len(runs)), make([]bool, len(runs))
+	return slices.DeleteFunc(rows, func(row Follower) bool {
+		i := row.Run
+		if ended[i] = ended[i] || !row.Free || counts[i] == runs[i].Limit || bytes[i] >= runs[i].EndsAt(); ended[i] {
+			return true
+		}
+		counts[i], bytes[i] = counts[i]+1, bytes[i]+int64(row.Claim.MessageBytes)
+		return false
+	})
 }

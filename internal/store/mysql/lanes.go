@@ -70,7 +70,7 @@ func (s *Store) lockHeads(ctx context.Context, pool gorm.ConnPool, req store.Cla
 	if err != nil {
 		return nil, err
 	}
-	if len(passed) > limit.Limit {
+	if len(passed) > limit.Limit && !(limit.Runs && len(heads) > 0) {
 		if err := s.mark(ctx, pool, limit, passed, claimed, marked); err != nil {
 			return nil, err
 		}
@@ -163,33 +163,47 @@ func (s *Store) firsts(ctx context.Context, pool gorm.ConnPool, requests []store
 			}
 		}
 	}
-	const each, most, union = 7, 512, " UNION ALL " // arguments of a part, and parts of a statement
-	for these := range slices.Chunk(args, each*most) {
-		// The last part is repeated up to a power of two: texts of statements are kept, so there must be few.
-		n := 1 << bits.Len(uint(len(these)/each-1))
-		last := these[len(these)-each:]
-		for these = slices.Clip(these); len(these) < each*n; {
-			these = append(these, last...)
+	if len(args) == 0 {
+		return firsts, nil
+	}
+	rows, err := union(ctx, s, pool, firstSQL, args, args[len(args)-7:], func(rows *sql.Rows, f *first) error {
+		return rows.Scan(&f.request, &f.id, &f.handlerKey, &f.sequence, &f.poisoned, &f.waiting, &f.processing, &f.due,
+			&f.laneHeld)
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, row := range rows {
+		known, found := firsts[row.request]
+		held := row.laneHeld || known.laneHeld
+		if found && cmp.Or(cmp.Compare(known.sequence, row.sequence), cmp.Compare(known.id, row.id)) < 0 {
+			row = known
 		}
-		rows, err := store.Query(ctx, pool, s.Text(strings.Repeat(union+firstSQL, n)[len(union):]),
-			func(rows *sql.Rows, f *first) error {
-				return rows.Scan(&f.request, &f.id, &f.handlerKey, &f.sequence, &f.poisoned, &f.waiting, &f.processing, &f.due,
-					&f.laneHeld)
-			}, these...)
+		row.laneHeld = held
+		firsts[row.request] = row
+	}
+	return firsts, nil
+}
+
+// union runs a query for each part of the arguments, many in one statement, and returns all rows. The number of parts is
+// filled up to a power of two by parts with the arguments of filler: texts of statements are kept, so there must be few.
+func union[T any](ctx context.Context, s *Store, pool gorm.ConnPool, part string, args, filler []any,
+	scan func(*sql.Rows, *T) error,
+) (all []T, err error) {
+	const most, between = 512, " UNION ALL "
+	each := len(filler)
+	for these := range slices.Chunk(args, each*most) {
+		n := 1 << bits.Len(uint(len(these)/each-1))
+		for these = slices.Clip(these); len(these) < each*n; {
+			these = append(these, filler...)
+		}
+		rows, err := store.Query(ctx, pool, s.Text(strings.Repeat(between+part, n)[len(between):]), scan, these...)
 		if err != nil {
 			return nil, err
 		}
-		for _, row := range rows {
-			known, found := firsts[row.request]
-			held := row.laneHeld || known.laneHeld
-			if found && cmp.Or(cmp.Compare(known.sequence, row.sequence), cmp.Compare(known.id, row.id)) < 0 {
-				row = known
-			}
-			row.laneHeld = held
-			firsts[row.request] = row
-		}
+		all = append(all, rows...)
 	}
-	return firsts, nil
+	return all, nil
 }
 
 // lockSeen locks the rows that are still as they were read, and leaves out those that another transaction has locked.
@@ -325,6 +339,120 @@ const lockFirstsSQL = `
 SELECT id, handler_key, is_waiting, completed_at IS NULL AND NOT is_poisoned AND processing_started_at IS NULL
 	AND (next_attempt_at IS NULL OR next_attempt_at <= ?2)
 FROM {statuses} FORCE INDEX (PRIMARY) WHERE id IN ({list ?1}) ORDER BY id FOR UPDATE`
+
+// headsSQL reads the heads of runs by the primary key. They are locked.
+const headsSQL = `
+SELECT id, sequence FROM {statuses} FORCE INDEX (PRIMARY) WHERE id IN ({list ?1}) AND holds_lane = 1`
+
+// followersSQL reads the rows of a lane's name that follow a head, poisoned or not, by the index on lanes.
+const followersSQL = `(SELECT ` + claimColumns + `, ? AS run, sequence, handler_key = ? AND is_poisoned = 0 AND processing_started_at IS NULL
+	AND (next_attempt_at IS NULL OR next_attempt_at <= ?)
+FROM {statuses} FORCE INDEX (lane)
+WHERE lane_open = ? AND lane_key = ? AND is_poisoned = ? AND sequence >= ? AND (sequence > ? OR id > ?) ORDER BY sequence, id LIMIT ?)`
+
+func (s *Store) ClaimRuns(ctx context.Context, workerID string, runs []store.RunRequest, now time.Time) (
+	claims []store.Claim, err error,
+) {
+	if len(runs) == 0 {
+		return nil, nil
+	}
+	err = s.retrying(ctx, func(pool gorm.ConnPool) error {
+		claims = nil
+		lives, err := s.lockWorker(ctx, pool, workerID, false)
+		if err != nil || !lives {
+			return err
+		}
+		sequences, err := s.lockHeldHeads(ctx, pool, runs)
+		if err != nil {
+			return err
+		}
+		rows, err := s.followers(ctx, pool, runs, sequences, now)
+		if err != nil {
+			return err
+		}
+		rows = base.ClaimableRuns(runs, rows)
+		wanted := make([]versioned, len(rows))
+		for i, row := range rows {
+			wanted[i] = versioned{row.Claim.StatusID, row.Claim.Version}
+		}
+		is, err := s.lockVersioned(ctx, pool, lockingBy(lockVersionedSQL, store.SkipLocked), wanted)
+		if err != nil {
+			return err
+		}
+		for i := range rows {
+			rows[i].Free = is[i]
+		}
+		for _, row := range base.ClaimableRuns(runs, rows) {
+			claims = append(claims, row.Claim)
+		}
+		if err = s.take(ctx, pool, store.ClaimRequest{WorkerID: workerID, Now: now}, claims, false); err == nil {
+			err = s.attachMessages(ctx, pool, claims)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, base.Doing("claim runs of lanes", err)
+	}
+	return claims, nil
+}
+
+// lockHeldHeads locks the heads of runs that still hold their lanes, and returns their sequences by ID. Those that
+// others have locked are left out.
+func (s *Store) lockHeldHeads(ctx context.Context, pool gorm.ConnPool, runs []store.RunRequest) (
+	sequences map[string]int64, err error,
+) {
+	wanted := make([]versioned, len(runs))
+	for i, run := range runs {
+		wanted[i] = versioned{run.Head.StatusID, run.Head.Version}
+	}
+	is, err := s.lockVersioned(ctx, pool, lockingBy(lockVersionedSQL, store.SkipLocked), wanted)
+	if err != nil {
+		return nil, err
+	}
+	var ids mysqldialect.List
+	for i, run := range runs {
+		if is[i] {
+			ids = append(ids, run.Head.StatusID)
+		}
+	}
+	sequences = map[string]int64{}
+	_, err = queryAll(ctx, s, pool, headsSQL, func(rows *sql.Rows, _ *struct{}) error {
+		var id string
+		var sequence int64
+		err := rows.Scan(&id, &sequence)
+		sequences[id] = sequence
+		return err
+	}, ids)
+	return sequences, err
+}
+
+func (s *Store) followers(ctx context.Context, pool gorm.ConnPool, runs []store.RunRequest, sequences map[string]int64,
+	now time.Time,
+) ([]base.Follower, error) {
+	var args, last []any
+	for i, run := range runs {
+		sequence, holds := sequences[run.Head.StatusID]
+		if !holds || run.Limit < 1 {
+			continue
+		}
+		for _, name := range run.Handlers {
+			for _, poisoned := range []int{0, 1} {
+				if poisoned == 0 || !run.SkipPoisoned {
+					last = []any{i, run.ClaimKey, mysqldialect.Time(now), name, run.Key, poisoned, sequence, sequence,
+						run.Head.StatusID, run.Limit}
+					args = append(args, last...)
+				}
+			}
+		}
+	}
+	if len(args) == 0 {
+		return nil, nil
+	}
+	nothing := append(slices.Clone(last[:len(last)-1]), 0)
+	return union(ctx, s, pool, followersSQL, args, nothing, func(rows *sql.Rows, f *base.Follower) error {
+		return scanClaimAnd(rows, &f.Claim, &f.Run, &f.Sequence, &f.Free)
+	})
+}
 
 // waitingSQL finds waiting rows of a key by the index on parked rows, and skips locked ones: they are changing anyway.
 const waitingSQL = `

@@ -33,7 +33,7 @@ import (
 //
 // Rows that were passed over stay in the due index while there are no more of them than may be claimed: they cost one
 // lookup each. If there are more, they are marked as waiting, and no claim reads them any more until AdvanceLanes
-// releases them.
+// releases them. Where runs are claimed this is so only if the claim finds no row: see store.KeyLimit.
 const claimLanesSQL = `
 WITH worker AS MATERIALIZED (
 	SELECT id FROM {workers} WHERE id = $4::text::uuid AND released_at IS NULL AND ` + claimsSharedSQL + `
@@ -43,9 +43,9 @@ WITH worker AS MATERIALIZED (
 	CROSS JOIN LATERAL (` + withinBytesSQL + `) s
 	WHERE ` + fewKeysSQL + ` AND ($4::text IS NULL OR EXISTS (SELECT FROM worker))
 ), keys AS MATERIALIZED (
-	SELECT handler_key, quota, names::bigint[] AS names, skips, at_least, bytes, true AS poisoned, 2 * quota + $9::bigint AS reach
+	SELECT handler_key, quota, names::bigint[] AS names, skips, at_least, bytes, runs, true AS poisoned, 2 * quota + $9::bigint AS reach
 	FROM unnest((SELECT $5::text[]), (SELECT $6::bigint[]), (SELECT $7::text[]), (SELECT $8::boolean[]), (SELECT $14::bigint[]),
-		(SELECT $15::bigint[])) AS k(handler_key, quota, names, skips, at_least, bytes)
+		(SELECT $15::bigint[]), (SELECT $16::boolean[])) AS k(handler_key, quota, names, skips, at_least, bytes, runs)
 	WHERE ` + fewKeysSQL + ` AND ($4::text IS NULL OR EXISTS (SELECT FROM worker))
 ), heads AS MATERIALIZED (
 	SELECT k.handler_key, h.place, h.position, h.message_bytes FROM keys k
@@ -68,7 +68,7 @@ WITH worker AS MATERIALIZED (
 	) s
 ), reached AS MATERIALIZED (
 	SELECT k.handler_key, k.quota, k.names, k.skips, k.poisoned,
-		CASE WHEN h.found < k.quota THEN k.reach WHEN h.last - h.found > k.quota THEN h.last ELSE 0 END AS reach
+		CASE WHEN k.runs AND h.found > 0 THEN 0 WHEN h.found < k.quota THEN k.reach WHEN h.last - h.found > k.quota THEN h.last ELSE 0 END AS reach
 	FROM keys k
 	CROSS JOIN LATERAL (SELECT count(*) AS found, max(position) AS last FROM heads WHERE handler_key = k.handler_key) h
 ), passed AS MATERIALIZED (
@@ -157,7 +157,7 @@ func (p *Store) claimLanes(ctx context.Context, req store.ClaimRequest) (store.C
 	var orderedKeys, names []string
 	var orderedQuotas, atLeast, bytes []int64
 	most, largest := 0, 0
-	var skips []bool
+	var skips, runs []bool
 	rules := map[string]store.LaneRule{}
 	for _, limit := range req.Limits {
 		switch {
@@ -170,11 +170,12 @@ func (p *Store) claimLanes(ctx context.Context, req store.ClaimRequest) (store.C
 			orderedKeys, orderedQuotas = append(orderedKeys, limit.HandlerKey), append(orderedQuotas, int64(limit.Limit))
 			atLeast, bytes = append(atLeast, int64(limit.AtLeast)), append(bytes, limit.EndsAt())
 			names, skips = append(names, numbers(limit.Lanes.Handlers)), append(skips, limit.Lanes.SkipPoisoned)
+			runs = append(runs, limit.Runs)
 		}
 	}
 	statement, args := within(req.Within, claimLanesSQL, plain.keys, plain.quotas, req.Now.UTC(), orNull(req.WorkerID),
 		orderedKeys, orderedQuotas, names, skips, base.LaneWindow, plain.dues, plain.ids, plain.atLeast, plain.bytes,
-		atLeast, bytes)
+		atLeast, bytes, runs)
 	statement = p.bounded(statement, max(plain.largest, 2*largest+base.LaneWindow))
 	rows, err := p.claimOrdered(ctx, plain.most+most, statement, args...)
 	if err != nil {

@@ -74,6 +74,71 @@ const stillDueSQL = `CASE WHEN processing_started_at IS NOT NULL OR is_poisoned 
 // rows would seem the best way to find one, and it may have a hundred thousand.
 const stillWaitingSQL = `CASE WHEN NOT is_waiting THEN false ELSE true END`
 
+// runsSQL finds the heads of runs by handler_statuses_open and locks them: nobody may end or release one meanwhile. It
+// finds the rows that follow them by the index on lanes, poisoned ones apart, and locks them by place and version. A
+// run ends at the first gap: where a row must not be claimed, and where one has changed or is locked by others.
+const runsSQL = `
+WITH worker AS MATERIALIZED (
+	SELECT id FROM {workers} WHERE id = $2::text::uuid AND released_at IS NULL AND ` + claimsSharedSQL + `
+), heads AS MATERIALIZED (
+	SELECT r.run, r.handler_key, r.names::bigint[] AS names, r.quota, r.bytes, h.lane_key, h.sequence, h.id,
+		CASE WHEN r.skips THEN '{f}' ELSE '{f,t}' END::boolean[] AS counting
+	FROM unnest((SELECT $3::text[]), (SELECT $4::bigint[]), (SELECT $5::text[]), (SELECT $6::text[]), (SELECT $7::boolean[]),
+		(SELECT $8::bigint[]), (SELECT $9::bigint[])) WITH ORDINALITY
+		AS r(head_id, head_version, handler_key, names, skips, quota, bytes, run)
+	CROSS JOIN LATERAL (
+		SELECT id, lane_key, sequence FROM {statuses}
+		WHERE id = r.head_id::uuid AND version = r.head_version AND holds_lane AND ` + base.OpenSQL + `
+		FOR NO KEY UPDATE SKIP LOCKED
+	) h
+	WHERE EXISTS (SELECT FROM worker)
+), following AS MATERIALIZED (
+	SELECT h.run, w.position, l.id, l.place FROM heads h
+	CROSS JOIN LATERAL (
+		SELECT place, version, position FROM (
+			SELECT place, version, row_number() OVER so_far AS position, bool_and(is_free) OVER so_far AS is_next,
+				sum(message_bytes) OVER so_far - message_bytes AS before
+			FROM (
+				SELECT s.* FROM unnest(h.names) AS n(lane_handler)
+				CROSS JOIN unnest(h.counting) AS c(poisoned)
+				CROSS JOIN LATERAL (
+					SELECT * FROM (
+						SELECT ctid AS place, version, sequence, id, message_bytes, handler_key = h.handler_key AND NOT is_poisoned
+							AND processing_started_at IS NULL AND (next_attempt_at IS NULL OR next_attempt_at <= $1::timestamptz) AS is_free
+						FROM {statuses}
+						WHERE lane_handler = n.lane_handler AND lane_key = h.lane_key AND is_poisoned = c.poisoned
+							AND completed_at IS NULL AND (sequence, id) > (h.sequence, h.id)
+						ORDER BY sequence, id
+						LIMIT {most}
+					) most
+					LIMIT h.quota
+				) s
+				WHERE ` + fewNamesSQL + `
+				ORDER BY s.sequence, s.id
+				LIMIT h.quota
+			) s
+			WINDOW so_far AS (ORDER BY sequence, id ROWS UNBOUNDED PRECEDING)
+		) s
+		WHERE is_next AND before < h.bytes
+		ORDER BY position
+	) w
+	CROSS JOIN LATERAL (
+		SELECT id, ctid AS place FROM {statuses} WHERE ctid = w.place AND version = w.version FOR NO KEY UPDATE SKIP LOCKED
+	) l
+), ours AS MATERIALIZED (
+	SELECT run, position, id, place FROM (
+		SELECT *, row_number() OVER (PARTITION BY run ORDER BY position) AS number FROM following
+	) f
+	WHERE number = position
+), claimed AS (
+	UPDATE {statuses} SET processing_started_at = $1::timestamptz, worker_id = $2::text::uuid, version = version + 1,
+		is_waiting = false
+	WHERE ctid = ANY (ARRAY(SELECT place FROM ours))
+	RETURNING ` + claimColumnsSQL + `
+)` + claimResultSQL + `
+FROM claimed c JOIN ours r ON r.id = c.id LEFT JOIN {messages} m ON m.number = c.message_number
+ORDER BY r.run, r.position`
+
 // releaseWaitingSQL uses the index on waiting rows. It skips rows that another transaction has locked, since they are
 // changing anyway.
 const releaseWaitingSQL = `
@@ -117,6 +182,26 @@ func (p *Store) ClaimNext(
 	base.SortClaims(advanced.Claims)
 	advanced.More = base.Distinct(advanced.More)
 	return advanced, nil
+}
+
+func (p *Store) ClaimRuns(
+	ctx context.Context, workerID string, runs []store.RunRequest, now time.Time,
+) ([]store.Claim, error) {
+	n := len(runs)
+	if n == 0 {
+		return nil, nil
+	}
+	heads, keys, names := make([]string, n), make([]string, n), make([]string, n)
+	versions, quotas, bytes, skips := make([]int64, n), make([]int64, n), make([]int64, n), make([]bool, n)
+	most, longest := 0, 0
+	for i, run := range runs {
+		heads[i], versions[i], keys[i], names[i] = run.Head.StatusID, run.Head.Version, run.ClaimKey, numbers(run.Handlers)
+		skips[i], quotas[i], bytes[i] = run.SkipPoisoned, int64(run.Limit), run.EndsAt()
+		most, longest = most+run.Limit, max(longest, run.Limit)
+	}
+	claims, err := p.claimOrdered(ctx, most, p.bounded(runsSQL, longest), now.UTC(), orNull(workerID), heads, versions,
+		keys, names, skips, quotas, bytes)
+	return claims, base.Doing("claim runs of lanes", err)
 }
 
 // claimOrdered runs a claim of rows with lanes, and again if another claim took the same lane at the same moment.

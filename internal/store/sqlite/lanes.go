@@ -115,6 +115,9 @@ func (s *Store) claimHeads(
 		}
 		ended = len(base.Ended([]store.KeyLimit{limit}, claims)) > 0
 	}
+	if limit.Runs && len(heads) > 0 {
+		return claims, false, nil
+	}
 	if len(heads) == limit.Limit || ended {
 		last := slices.MaxFunc(heads, func(a, b head) int {
 			return cmp.Or(cmp.Compare(a.stored, b.stored), cmp.Compare(a.StatusID, b.StatusID))
@@ -241,6 +244,78 @@ func (s *Store) advance(
 	}
 	advanced.More = base.Distinct(advanced.More)
 	return advanced, s.attachMessages(ctx, pool, advanced.Claims)
+}
+
+// followersSQL finds the heads of runs by the index on open statuses, and the rows that follow them by the index on
+// lanes, poisoned ones apart, ?3 of each.
+const followersSQL = `
+SELECT ` + claimColumnsSQL + `, run, sequence, handler_key = wanted AND is_poisoned = 0 AND processing_started_at IS NULL
+	AND (next_attempt_at IS NULL OR next_attempt_at <= ?2)
+FROM (
+	SELECT r.key AS run, json_extract(r.value, '$[2]') AS wanted, f.rowid AS place
+	FROM json_each(?1) r
+	JOIN {statuses} h ON h.id = json_extract(r.value, '$[0]') AND h.version = json_extract(r.value, '$[1]') AND h.holds_lane
+		AND CASE WHEN h.completed_at IS NULL THEN true ELSE false END
+	JOIN json_each(r.value, '$[3]') n
+	JOIN (SELECT 0 AS poisoned UNION ALL SELECT 1) b ON b.poisoned = 0 OR NOT json_extract(r.value, '$[4]')
+	JOIN {statuses} f ON f.rowid IN (
+		SELECT p.rowid FROM {statuses} p
+		WHERE p.lane_handler = n.value AND p.lane_key = h.lane_key AND p.is_poisoned = b.poisoned AND p.completed_at IS NULL
+			AND (p.sequence, p.id) > (h.sequence, h.id)
+		ORDER BY p.sequence, p.id LIMIT ?3
+	)
+) found JOIN {statuses} ON {statuses}.rowid = found.place`
+
+// claimRunsSQL uses the index on open statuses. The rows are still as followersSQL has found them.
+const claimRunsSQL = `
+UPDATE {statuses} SET processing_started_at = ?1, worker_id = ?2, version = version + 1, is_waiting = false
+WHERE id IN (SELECT value FROM json_each(?3)) AND ` + base.OpenSQL
+
+// ClaimRuns reads and writes in one transaction, in which nobody else writes.
+func (s *Store) ClaimRuns(
+	ctx context.Context, workerID string, runs []store.RunRequest, now time.Time,
+) (claims []store.Claim, err error) {
+	if len(runs) == 0 {
+		return nil, nil
+	}
+	err = s.Transaction(ctx, func(pool gorm.ConnPool) (err error) {
+		claims, err = s.claimRuns(ctx, pool, workerID, runs, store.SQLiteTime(now))
+		return err
+	})
+	return claims, base.Doing("claim runs of lanes", err)
+}
+
+func (s *Store) claimRuns(
+	ctx context.Context, pool gorm.ConnPool, workerID string, runs []store.RunRequest, now string,
+) ([]store.Claim, error) {
+	lives, err := store.Query(ctx, pool, s.Text(workerLivesSQL), store.Value[string], workerID)
+	if err != nil || len(lives) == 0 {
+		return nil, err
+	}
+	list, longest := make([][5]any, len(runs)), 0
+	for i, run := range runs {
+		list[i] = [5]any{run.Head.StatusID, run.Head.Version, run.ClaimKey, run.Handlers, run.SkipPoisoned}
+		longest = max(longest, run.Limit)
+	}
+	rows, err := store.Query(ctx, pool, s.Text(followersSQL), func(rows *sql.Rows, f *base.Follower) error {
+		return scanClaim(rows, &f.Claim, &f.Run, &f.Sequence, &f.Free)
+	}, base.JSONList(list), now, longest)
+	if err != nil {
+		return nil, err
+	}
+	var claims []store.Claim
+	var ids []string
+	for _, row := range base.ClaimableRuns(runs, rows) {
+		row.Claim.Version++
+		claims, ids = append(claims, row.Claim), append(ids, row.Claim.StatusID)
+	}
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	if _, err := store.Exec(ctx, pool, s.Text(claimRunsSQL), now, workerID, base.JSONList(ids)); err != nil {
+		return nil, err
+	}
+	return claims, s.attachMessages(ctx, pool, claims)
 }
 
 // firstOf returns the first row of each lane among the rows of all its names.

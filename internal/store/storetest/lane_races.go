@@ -25,7 +25,13 @@ var laneRaceTests = []test{
 		s.race(ruleOf("mail"), 60, 3)
 	}},
 	{"no lane is claimed twice while completed rows run again", func(s *suite) {
-		s.raceWithReruns(ruleOf("mail"), 3, 20, 30)
+		s.raceOf(&laneRace{rule: ruleOf("mail"), reruns: 30}, 3, 20)
+	}},
+	{"no two runs of a lane are ever held at once, and none of its rows is forgotten", func(s *suite) {
+		s.raceOf(&laneRace{rule: ruleOf("mail"), runs: true}, 3, 40)
+	}},
+	{"no two runs of a lane are ever held at once where poisoned rows are skipped and retried", func(s *suite) {
+		s.raceOf(&laneRace{rule: skipping(ruleOf("mail")), runs: true}, 3, 40)
 	}},
 	{"the database refuses a second claimed row of a lane", func(s *suite) {
 		s.accept(ordered("m1", "k", "mail"), ordered("m2", "k", "mail"), ordered("m3", "other", "mail"))
@@ -150,11 +156,12 @@ func (s *suite) holdSetting(column string) (release func() error) {
 // so a lane that is forgotten stays blocked.
 func (s *suite) race(rule store.LaneRule, lanes, rows int) {
 	s.Helper()
-	s.raceWithReruns(rule, lanes, rows, 0)
+	s.raceOf(&laneRace{rule: rule}, lanes, rows)
 }
 
-// raceWithReruns is race, in which so many rows run once more after they have completed.
-func (s *suite) raceWithReruns(rule store.LaneRule, lanes, rows, reruns int) {
+// raceOf is race, in which r.reruns rows run once more after they have completed. With r.runs claimers also claim what
+// follows their claims.
+func (s *suite) raceOf(r *laneRace, lanes, rows int) {
 	s.Helper()
 	claimers := 8
 	switch {
@@ -170,8 +177,8 @@ func (s *suite) raceWithReruns(rule store.LaneRule, lanes, rows, reruns int) {
 		}
 		s.accept(batch...)
 	}
-	r := &laneRace{suite: s, rule: rule, worker: s.worker("mail"), claimers: claimers, reruns: reruns,
-		left: lanes*rows + reruns, running: map[store.Lane]string{}, last: map[store.Lane]string{}, unordered: reruns > 0}
+	r.suite, r.worker, r.claimers, r.left = s, s.worker("mail"), claimers, lanes*rows+r.reruns
+	r.running, r.last, r.unordered = map[store.Lane]string{}, map[store.Lane]string{}, r.reruns > 0
 	r.moved.L = &r.mu
 	s.noErrors(racetest.Together(claimers, func(int) error {
 		err := r.claimer()
@@ -188,6 +195,7 @@ func (s *suite) raceWithReruns(rule store.LaneRule, lanes, rows, reruns int) {
 type laneRace struct {
 	*suite
 	rule     store.LaneRule
+	runs     bool
 	worker   string
 	claimers int
 
@@ -224,7 +232,7 @@ func (r *laneRace) claimer() error {
 			}
 		}
 		for claims := got.Claims; len(claims) > 0; {
-			next, err := r.end(claims[0])
+			next, err := r.run(claims[0])
 			if err != nil {
 				return err
 			}
@@ -295,13 +303,49 @@ func (r *laneRace) again(claim store.Claim) error {
 	return err
 }
 
+// run ends a claim, and those that follow it in its lane if it claims these: in their order up to the first that does
+// not complete, and the rest is given back. It returns the next claim if it has one.
+func (r *laneRace) run(head store.Claim) (next []store.Claim, err error) {
+	run := []store.Claim{head}
+	if r.runs && rand.N(3) > 0 {
+		claims, err := r.store.ClaimRuns(r.ctx, r.worker, runRequests(r.rule, 1+rand.N(4), 0, head), noon)
+		if err != nil {
+			return nil, err
+		}
+		for _, claim := range claims {
+			if claim.MessageID <= run[len(run)-1].MessageID && !r.rule.SkipPoisoned {
+				return nil, fmt.Errorf("message %s is claimed in one run after %s", claim.MessageID, run[len(run)-1].MessageID)
+			}
+			run = append(run, claim)
+		}
+	}
+	for i, claim := range run {
+		completed, claims, err := r.end(claim)
+		if err != nil {
+			return nil, err
+		}
+		next = append(next, claims...)
+		if completed {
+			continue
+		}
+		for _, claim := range run[i+1:] {
+			claims, err := r.giveBack(claim)
+			if err != nil {
+				return nil, err
+			}
+			next = append(next, claims...)
+		}
+		break
+	}
+	return next, nil
+}
+
 // end ends a claim in a random way and advances its lane. It returns the next claim if it has one.
-func (r *laneRace) end(claim store.Claim) (next []store.Claim, err error) {
-	r.mu.Lock()
-	delete(r.running, *claim.Lane)
-	r.mu.Unlock()
+func (r *laneRace) end(claim store.Claim) (completed bool, next []store.Claim, err error) {
 	var applied []bool
-	completed := false
+	r.mu.Lock()
+	delete(r.running, *claim.Lane) // all of a run are handled before the first ends
+	r.mu.Unlock()
 	switch back := settlement(claim); rand.N(4) {
 	case 0: // failed or released, due again
 		applied, err = r.store.Settle(r.ctx, []store.Settlement{back}, store.AwaitLocked)
@@ -310,7 +354,7 @@ func (r *laneRace) end(claim store.Claim) (next []store.Claim, err error) {
 		applied, err = r.store.Settle(r.ctx, []store.Settlement{back}, store.AwaitLocked)
 		if err == nil {
 			if _, err = r.store.AdvanceLanes(r.ctx, []store.LaneRequest{r.rule.Request(*claim.Lane)}, noon); err != nil {
-				return nil, err
+				return false, nil, err
 			}
 			err = r.db.WithContext(r.ctx).Exec(`UPDATE inbox_handler_statuses SET is_poisoned = false, version = version + 1 WHERE id = ?`, claim.StatusID).Error
 		}
@@ -322,16 +366,34 @@ func (r *laneRace) end(claim store.Claim) (next []store.Claim, err error) {
 		applied, err = r.store.Complete(r.ctx, []store.Completion{completion(claim)}, noon, store.AwaitLocked)
 	}
 	if err != nil {
-		return nil, err
+		return false, nil, err
 	}
 	if slices.Contains(applied, false) {
-		return nil, fmt.Errorf("the claim of message %s was lost", claim.MessageID)
+		return false, nil, fmt.Errorf("the claim of message %s was lost", claim.MessageID)
 	}
 	if completed {
 		if err := r.again(claim); err != nil {
-			return nil, err
+			return false, nil, err
 		}
 	}
+	next, err = r.next(claim, completed)
+	return completed, next, err
+}
+
+// giveBack releases a claim whose turn has not come, and advances its lane.
+func (r *laneRace) giveBack(claim store.Claim) ([]store.Claim, error) {
+	applied, err := r.store.Settle(r.ctx, []store.Settlement{settlement(claim)}, store.AwaitLocked)
+	switch {
+	case err != nil:
+		return nil, err
+	case slices.Contains(applied, false):
+		return nil, fmt.Errorf("the claim of message %s was lost", claim.MessageID)
+	}
+	return r.next(claim, false)
+}
+
+// next advances the lane of a claim that has ended, and returns the lane's next claim if it makes one.
+func (r *laneRace) next(claim store.Claim, completed bool) ([]store.Claim, error) {
 	request := r.rule.Request(*claim.Lane)
 	if rand.N(2) == 0 {
 		request.ClaimKey = claim.HandlerKey

@@ -59,7 +59,7 @@ var statementGroups = []group{
 	{"Local dispatch", dispatchTests},
 	{"Rejected", rejectedTests},
 	{"Claim", claimTests},
-	{"Lanes", slices.Concat(laneTests, laneOrderTests, laneNextTests, laneWaitingTests, laneNameTests)},
+	{"Lanes", slices.Concat(laneTests, laneOrderTests, laneNextTests, laneRunTests, laneWaitingTests, laneNameTests)},
 	{"Complete", completeTests},
 	{"Settle", settleTests},
 	{"Sweeps", sweepTests},
