@@ -37,7 +37,8 @@ type Handler struct {
 	key     string
 	kind    Kind
 	payload string
-	batch   int // how many messages one call takes at most; 0 for handlers of single messages
+	batch   int  // how many messages one call takes at most; 0 for handlers of single messages
+	runs    bool // a call may have several messages of one lane
 	settings
 	run     func(ctx context.Context, tx *gorm.DB, ds []Delivery) error
 	findKey func(d Delivery) (string, error) // nil without IdempotencyKey
@@ -200,6 +201,36 @@ func NewTxBatch[T any](
 	return h
 }
 
+// NewOutgoing makes the handler of an outgoing channel: it publishes up to size messages in one call. It gets messages
+// with their stored bodies. Several may have one ordering key: they come in the order of their acceptance. The results
+// are in the order of the messages, nil for those that are published; no results mean that all are. After a message that
+// is not published, the results of later ones with its key do not count: they come again, in their order.
+//
+// Use inbox.Outgoing, which declares the channel with it. (Contract 14.)
+func NewOutgoing(
+	key string, size int, publish func(ctx context.Context, batch []Delivery) []error, opts ...Option,
+) *Handler {
+	h, _ := buildBatch[[]byte](key, Plain, size, publish == nil, opts)
+	h.ordered, h.runs = true, true
+	h.run = func(ctx context.Context, _ *gorm.DB, ds []Delivery) error {
+		results := publish(ctx, ds)
+		if len(results) > 0 && len(results) != len(ds) {
+			return fmt.Errorf("publishing gave %d results for %d messages", len(results), len(ds))
+		}
+		return BatchResult(results...)
+	}
+	return h
+}
+
+// RunSize returns how many messages a call of an outgoing channel's handler may have, several of one lane among them;
+// 0 for other handlers, whose calls never have two of one lane.
+func (h *Handler) RunSize() int {
+	if !h.runs {
+		return 0
+	}
+	return h.batch
+}
+
 // maxBatch bounds the messages that one claim may load into memory for one call.
 const maxBatch = 10_000
 
@@ -309,6 +340,30 @@ type Raw struct{}
 
 // Decode returns the body.
 func (Raw) Decode(_ Metadata, content []byte) ([]byte, error) { return content, nil }
+
+// Encoder encodes payloads of outgoing messages. JSON and Raw implement it. Implementations must be safe for concurrent
+// use.
+type Encoder[T any] interface {
+	// Encode returns the body and its media type, which may be empty.
+	Encode(payload T) (content []byte, contentType string, err error)
+}
+
+// Encode marshals the payload.
+func (JSON[T]) Encode(payload T) ([]byte, string, error) {
+	content, err := json.Marshal(payload)
+	return content, "application/json", err
+}
+
+// Encode returns the payload.
+func (Raw) Encode(payload []byte) ([]byte, string, error) { return payload, "", nil }
+
+// DefaultEncoder returns the encoder of payloads for which none is given: Raw for []byte, and JSON for all others.
+func DefaultEncoder[T any]() Encoder[T] {
+	if raw, ok := any(Raw{}).(Encoder[T]); ok {
+		return raw
+	}
+	return JSON[T]{}
+}
 
 // DecodeError says that a body could not be decoded for a handler.
 type DecodeError struct {

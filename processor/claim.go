@@ -67,7 +67,7 @@ func (c *claimer) claim(
 			atLeast, bytes := split(q.AtLeast, h.Keys()), split(q.Bytes, h.Keys())
 			for i, key := range h.Keys() {
 				limit := store.KeyLimit{HandlerKey: key, Limit: asked[h][i], Lanes: c.policies[h].lanes,
-					AtLeast: atLeast[i], Bytes: bytes[i]}
+					AtLeast: atLeast[i], Bytes: bytes[i], Runs: workerID != "" && c.policies[h].runSize > 0}
 				if c.foreign.of(key) != nil {
 					sharedKeys = append(sharedKeys, limit)
 					continue
@@ -108,7 +108,7 @@ func (c *claimer) claim(
 	for h, limits := range asked {
 		short[h] = true
 		for i, key := range h.Keys() {
-			if got[key] >= limits[i] || slices.Contains(claimed.More, key) {
+			if got[key] >= limits[i] || slices.Contains(claimed.More, key) || got[key] > 0 && c.policies[h].runSize > 0 {
 				short[h] = false
 			}
 		}

@@ -71,13 +71,18 @@ func newCompleter(s *shared) *completer {
 	return &completer{shared: s, arrived: routine.NewSignal(), urgent: routine.NewSignal(), hurried: routine.NewSignal()}
 }
 
-// add queues a result. It never blocks. The message's content is not kept: the results may be many, and
-// wait for as long as the database fails.
-func (c *completer) add(r result) {
-	r.forgetMessage()
+// add queues results, those of a run together. It never blocks. The messages' contents are not kept: the results may be
+// many, and wait for as long as the database fails.
+func (c *completer) add(results ...result) {
+	urgent := false
+	for _, r := range results {
+		r.forgetMessage()
+		urgent = urgent || r.claim.Lane != nil
+	}
 	c.mu.Lock()
-	c.queue = append(c.queue, r)
-	urgent := len(c.queue) == c.opts.BatchSize || r.claim.Lane != nil
+	before := len(c.queue)
+	c.queue = append(c.queue, results...)
+	urgent = urgent || before < c.opts.BatchSize && len(c.queue) >= c.opts.BatchSize
 	c.mu.Unlock()
 	if urgent {
 		c.urgent.Notify()

@@ -136,6 +136,9 @@ type drain struct {
 	refresh atomic.Bool
 }
 
+// extend does nothing: a drain takes the messages of a lane one by one.
+func (d *drain) extend(*group) {}
+
 func (d *drain) late(g *group) bool { return time.Until(g.until()) <= 0 }
 
 // ended leaves it to the drain what runs next. On SQLite it may have to claim while no handler writes.

@@ -80,6 +80,7 @@ func (l *lanes) runNext(ctx context.Context, ended []result, reserve func(map[st
 	if len(ended) == 0 {
 		return
 	}
+	ended = lastOfLanes(ended)
 	wanted := map[string]int{}
 	for _, r := range ended {
 		if r.ended() && len(r.Handler.LegacyKeys()) == 0 {

@@ -35,8 +35,10 @@ type pool struct {
 	broken  error // a panic of update, which the owner has to repeat
 }
 
-// owner is the loop or drain that a pool works for. Its methods are called with the pool's lock.
+// owner is the loop or drain that a pool works for. Its methods are called with the pool's lock, except for extend.
 type owner interface {
+	// extend adds to a group that is about to run what follows its messages in their lanes. It is called without the lock.
+	extend(g *group)
 	// within returns the context of a group, with its cancel function, and a check that runs right before each call.
 	within(g *group) (ctx context.Context, end context.CancelFunc, mayStart func(context.Context) error)
 	// late reports whether a group has no time left to run.
@@ -106,6 +108,7 @@ func (w *pool) run(g *group) {
 
 func (w *pool) attempt(g *group) {
 	defer g.end()
+	w.owner.extend(g)
 	w.p.runner.run(g.ctx, g, attempt.Call{
 		Overdue: func() {
 			w.p.reportOverdue(g)
@@ -114,9 +117,7 @@ func (w *pool) attempt(g *group) {
 		Returned: func() { w.update(func() { w.slotsOf(g.handler).Returned(g.bytes); w.changed.Notify() }, nil) },
 		MayStart: g.mayStart,
 	})
-	for _, r := range w.p.resultsOf(g) {
-		w.completer.add(r)
-	}
+	w.completer.add(w.p.resultsOf(g)...)
 }
 
 // update calls change with the lock or, if the pool is closed, afterClose, which may be nil. A panic ends the owner and

@@ -36,7 +36,7 @@ func idleLoop(t *testing.T, fn func(context.Context, handler.Message[[]byte]) er
 	t.Cleanup(func() { session.end(errStopping) })
 	held := newHeld()
 	completer := p.newCompleter(held)
-	l = newLoop(p, &activity{completer: completer, claimer: newClaimer(p.shared, held, completer.add)}, session)
+	l = newLoop(p, &activity{completer: completer, claimer: newClaimer(p.shared, held, func(r result) { completer.add(r) })}, session)
 	t.Cleanup(l.executor.Close)
 	l.stopping, stop = context.WithCancel(t.Context())
 	t.Cleanup(stop)

@@ -271,7 +271,7 @@ func (p *Processor) Start(context.Context) error {
 	}
 	h := newHeld()
 	completer := p.newCompleter(h)
-	a := &activity{completer: completer, claimer: newClaimer(p.shared, h, completer.add), giveUp: make(chan struct{}),
+	a := &activity{completer: completer, claimer: newClaimer(p.shared, h, func(r result) { completer.add(r) }), giveUp: make(chan struct{}),
 		endWatching: p.watchConnections()}
 	var work, alive, storing context.Context
 	work, a.stop = context.WithCancel(context.Background())

@@ -82,7 +82,7 @@ func (t *task) deliver() error {
 // earlier call with others short and, for a batch handler, one that has failed.
 func (t *task) MayGroup() bool {
 	return t.policy.groupSize > 1 && !t.Alone && t.claim.AbandonedCount+t.claim.InterruptedCount == 0 &&
-		(t.Handler.BatchSize() == 1 || t.claim.ErrorCount == 0)
+		(t.Handler.BatchSize() == 1 || t.claim.ErrorCount == 0 || t.policy.runSize > 0)
 }
 
 // QueuedAt returns when the task was queued.
@@ -103,6 +103,8 @@ type policy struct {
 	breaker *breaker // nil if it has none
 	// groupSize is how many messages may share a call or a transaction.
 	groupSize int
+	// runSize is how many messages a call may get with those that follow in their lanes; 0 if it gets none of these.
+	runSize int
 	// maxRetryDelay is the inbox's, which limits the wait of an interrupted status.
 	maxRetryDelay time.Duration
 	// lanes is the rule for the handler's lanes; nil if it is not ordered.
@@ -120,6 +122,9 @@ func newPolicy(
 	}
 	if settings, own := h.CircuitBreaker(); own {
 		p.breaker = newBreaker(settings, func() { wake(h.Key()) })
+	}
+	if n := h.RunSize(); n > 0 {
+		p.groupSize, p.runSize = max(n/runHeads, 1), n
 	}
 	if h.Ordered() {
 		p.lanes = &store.LaneRule{SkipPoisoned: h.SkipsPoisoned()}
@@ -175,13 +180,19 @@ func newGroup(tasks []*task) *group {
 // deliverable builds the handler's input for each task and returns the attempts that have one. The
 // others have failed permanently.
 func (g *group) deliverable() []*attempt.Attempt {
-	attempts := slices.Grow(g.one.attempt[:0], len(g.tasks))
 	for _, t := range g.tasks {
 		if err := t.deliver(); err != nil {
 			t.Err = &attempt.Unrecoverable{Reason: err}
-			continue
 		}
-		attempts = append(attempts, &t.Attempt)
+	}
+	if g.isRun() {
+		g.endBehind()
+	}
+	attempts := slices.Grow(g.one.attempt[:0], len(g.tasks))
+	for _, t := range g.tasks {
+		if t.Err == nil {
+			attempts = append(attempts, &t.Attempt)
+		}
 	}
 	return attempts
 }
@@ -237,6 +248,9 @@ func (r *runner) run(ctx context.Context, g *group, c attempt.Call) {
 		c.Steps = r.steps(g)
 	}
 	r.attempts.Run(ctx, attempts, c)
+	if g.isRun() {
+		g.endBehind()
+	}
 	for _, t := range g.tasks {
 		r.interruptions.note(t)
 	}

@@ -56,6 +56,13 @@ func (s *Scheduler[T]) ReserveNext(wanted map[string]int) *Grant[T] {
 	return g
 }
 
+// ReserveRuns grants memory for messages that join a running group of the handler, and no slots.
+func (s *Scheduler[T]) ReserveRuns(key string, bytes int) *Grant[T] {
+	g := &Grant[T]{scheduler: s, messages: map[*Handler[T]]int{s.byKey[key]: 0}, bytes: min(bytes, s.limits.spare())}
+	s.limits.bytes += g.bytes
+	return g
+}
+
 // Bytes returns how many bytes the granted messages may have together; the last of them may exceed it.
 func (g *Grant[T]) Bytes() int {
 	if g.Empty() {

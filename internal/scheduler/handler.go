@@ -131,6 +131,9 @@ func (h *Handler[T]) Ended(took time.Duration, bytes int) {
 	h.pace.ended(took)
 }
 
+// Grew says that messages of so many bytes have joined a running group.
+func (h *Handler[T]) Grew(bytes int) { h.limits.bytes += bytes }
+
 // NotStarted frees the slot and the bytes of a group that does not run.
 func (h *Handler[T]) NotStarted(bytes int) {
 	h.running--

@@ -1,0 +1,150 @@
+package processor
+
+import (
+	"context"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/internal/attempt"
+	"github.com/gorm-inbox/inbox/internal/scheduler"
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/telemetry"
+)
+
+// maxRunBytes bounds the messages that a group gets by runs.
+const maxRunBytes = 4 << 20
+
+// errBehind releases a message of a run after one that has not completed. Its turn has not come, even if the handler
+// says that it is done.
+var errBehind = attempt.NewInterruption("a message before it in its lane did not complete")
+
+// extend claims the messages that follow a group's in their lanes, so that the group's call handles them, too. It runs
+// in the group's goroutine right before the call. Until then the database keeps the messages for any worker. If it
+// fails, the call handles what the group has.
+func (l *loop) extend(g *group) {
+	policy := l.p.policies[g.handler]
+	if policy.runSize == 0 || policy.breaker != nil && policy.breaker.state() != scheduler.Closed {
+		return
+	}
+	r := l.reserveRuns(g)
+	if r == nil {
+		return
+	}
+	requests := g.runs(policy, r.Bytes())
+	if len(requests) == 0 {
+		r.Abandon(false)
+		return
+	}
+	stmt, cancel := context.WithTimeout(l.session.claims, l.p.opts.StatementTimeout)
+	defer cancel()
+	claims, err := l.p.store.ClaimRuns(stmt, l.session.id, requests, l.p.clock.Now())
+	if err != nil {
+		r.Abandon(true)
+		l.p.log.Warn("inbox: claiming the next messages of lanes failed, they are claimed one by one",
+			zap.String(telemetry.FieldHandlerKey, g.handler.Key()), zap.Error(err))
+		return
+	}
+	r.addTo(g, claims)
+}
+
+// reserveRuns reserves memory for runs. The reservation also keeps claims from being reconciled meanwhile, which would
+// take those on their way for lost ones. It returns nil if the worker must not claim now.
+func (l *loop) reserveRuns(g *group) *Reservation {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed || l.stopping.Err() != nil || l.session.attempts.Err() != nil || !l.mayDispatch() ||
+		l.p.Paused(g.handler) {
+		return nil
+	}
+	r := &Reservation{loop: l, grant: l.sched.ReserveRuns(g.handler.Key(), maxRunBytes),
+		until: time.Now().Add(reservationLife)}
+	l.reservations = append(l.reservations, r)
+	return r
+}
+
+// runs returns the requests for what follows the group's messages, which share the rest of the handler's run.
+func (g *group) runs(policy *policy, bytes int) (requests []store.RunRequest) {
+	for _, t := range g.tasks {
+		if t.claim.Lane != nil {
+			request := store.RunRequest{LaneRequest: policy.lanes.Request(*t.claim.Lane), Head: t.claim.Ref}
+			request.ClaimKey = t.claim.HandlerKey
+			requests = append(requests, request)
+		}
+	}
+	for i := range requests {
+		requests[i].Limit = (policy.runSize - len(g.tasks)) / len(requests)
+		requests[i].Bytes = max(bytes/len(requests), 1)
+	}
+	return requests
+}
+
+// addTo adds the claims of runs to a group, and ends the reservation. If the worker has ended, the claims are released.
+func (r *Reservation) addTo(g *group, claims []store.Claim) {
+	l := r.loop
+	tasks := make([]*task, 0, len(claims))
+	for _, c := range claims {
+		t := newTask(c, g.handler, l.p.policies[g.handler])
+		t.queued = time.Now()
+		if l.act.claimer.isForeign(t) { // for a claim that asks who must run it
+			t.Err = errForeign
+		}
+		tasks = append(tasks, t)
+	}
+	l.mu.Lock()
+	r.free()
+	closed := l.closed
+	if !closed {
+		l.act.claimer.held.add(claims)
+		bytes := 0
+		for _, t := range tasks {
+			bytes += t.Size()
+		}
+		g.tasks, g.bytes = append(g.tasks, tasks...), g.bytes+bytes
+		l.slotsOf(g.handler).Grew(bytes)
+	}
+	l.mu.Unlock()
+	if closed {
+		l.giveBackLate(tasks)
+	}
+}
+
+// runHeads is the share of a run's messages that are claimed as usual: one in so many.
+const runHeads = 10
+
+// isRun reports whether the group may have several messages of one lane.
+func (g *group) isRun() bool { return g.handler.RunSize() > 0 }
+
+// endBehind releases the messages of runs after the first of their lane that has failed.
+func (g *group) endBehind() {
+	failed := map[int64]bool{} // by lane
+	for _, t := range g.tasks {
+		switch {
+		case t.claim.Lane == nil:
+		case failed[t.claim.Lane.Key]:
+			t.Err, t.Cause = errBehind, nil
+		case t.Err != nil || t.Again || t.Stale:
+			failed[t.claim.Lane.Key] = true
+		}
+	}
+}
+
+// lastOfLanes returns of each lane's results the last one. A run has several.
+func lastOfLanes(ended []result) []result {
+	type lane struct {
+		policy *policy
+		key    int64
+	}
+	at := map[lane]int{}
+	var last []result
+	for _, r := range ended {
+		k := lane{r.policy, r.claim.Lane.Key}
+		if i, known := at[k]; known {
+			last[i] = r
+			continue
+		}
+		at[k] = len(last)
+		last = append(last, r)
+	}
+	return last
+}
