@@ -22,10 +22,11 @@ type channel struct {
 	subscriptions []subscription
 	kafka         []kafkaconsumer.Config // more than one is an error
 	mode          engine.Mode
-	declaredModes []engine.Mode // more than one is an error
-	markers       *inlineConfig // nil unless it is in Inline mode
-	namespaces    []string      // declared by IDNamespace; more than one is an error
-	withoutInbox  bool          // exempt from ConsumeChannelInboxRequirement
+	declaredModes []engine.Mode    // more than one is an error
+	markers       *inlineConfig    // nil unless it is in Inline mode
+	outgoing      *outgoingChannel // nil unless its messages leave
+	namespaces    []string         // declared by IDNamespace; more than one is an error
+	withoutInbox  bool             // exempt from ConsumeChannelInboxRequirement
 	configure     []func(o *ChannelOptions)
 	options       ChannelOptions // the inbox's, changed by configure; set by config.apply
 	injections    []*injection

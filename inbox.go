@@ -57,6 +57,7 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 
 // engine returns the declaration for the engine. It may be invalid.
 func (cfg *config) engine(db *gorm.DB, resolved map[*HandlerSpec]*handler.Handler) engine.Config {
+	resolved, senders := cfg.withSenders(resolved)
 	registry, _ := registry.New(subscriptionsOf(cfg.channels, resolved)) // validate reports its error
 	o := cfg.options
 	e := engine.Config{Name: cfg.name, DB: db, Naming: models.Naming{Schema: o.Schema, Prefix: o.TablePrefix},
@@ -72,7 +73,9 @@ func (cfg *config) engine(db *gorm.DB, resolved map[*HandlerSpec]*handler.Handle
 		e.EndApplication = func() error { return cfg.shutdown(exitHalted) }
 	}
 	for _, c := range cfg.channels {
-		e.Channels = append(e.Channels, c.engine())
+		declared := c.engine()
+		declared.Sender = senders[c]
+		e.Channels = append(e.Channels, declared)
 	}
 	return e
 }

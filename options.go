@@ -347,7 +347,8 @@ func (cfg *config) validate() error {
 	subs := subscriptionsOf(cfg.all(), nil)
 	_, err := registry.New(subs)
 	all = append(all, cfg.validateChannels(), registry.CheckKeys(registrations(cfg.name, cfg.all())), err,
-		cfg.validateModes(subs), cfg.validateKafka(), checkGroups(memberships(cfg.name, cfg.channels)))
+		cfg.validateModes(subs), cfg.validateKafka(), cfg.validateOutgoing(),
+		checkGroups(memberships(cfg.name, cfg.channels)))
 	return cfg.named(errors.Join(all...))
 }
 

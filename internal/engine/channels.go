@@ -41,6 +41,8 @@ type Channel struct {
 	Mode Mode
 	// Kafka is the transport, nil if it has none.
 	Kafka *kafkaconsumer.Config
+	// Sender is where messages of an outgoing channel leave to, nil for other channels.
+	Sender *Sender
 	// Namespace is declared by IDNamespace; empty if the channel shares no IDs.
 	Namespace string
 	// HandlerKeys are the current keys of its handlers in the order of declaration.

@@ -145,6 +145,11 @@ func New(cfg Config) (*Engine, error) {
 		return nil, err
 	}
 	e.runners = e.newRunners()
+	for _, c := range cfg.Channels {
+		if c.Sender != nil {
+			c.Sender.log, c.Sender.clock = e.log.With(zap.String(telemetry.FieldChannel, c.Name)), cfg.Clock
+		}
+	}
 	if e.ops, err = e.NewOps(); err != nil {
 		return nil, err
 	}

@@ -162,7 +162,13 @@ func (e *Engine) stopAll(ctx context.Context) error {
 	e.mu.Lock()
 	e.consumers = nil
 	e.mu.Unlock()
-	problems = append(problems, e.processor.Stop(ctx), e.logSummaries.Stop(context.WithoutCancel(ctx)))
+	problems = append(problems, e.processor.Stop(ctx))
+	for _, c := range e.cfg.Channels {
+		if c.Sender != nil {
+			c.Sender.close()
+		}
+	}
+	problems = append(problems, e.logSummaries.Stop(context.WithoutCancel(ctx)))
 	e.logLimit.Flush()
 	return errors.Join(problems...)
 }

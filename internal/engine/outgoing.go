@@ -1,0 +1,84 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/kafkapublisher"
+	"github.com/gorm-inbox/inbox/outgoing"
+)
+
+// Sender publishes the messages of an outgoing channel. It connects at the first message, and again after a stop.
+type Sender struct {
+	Channel string
+	// One of these is the destination.
+	Kafka *kafkapublisher.Config
+	To    outgoing.Publish
+
+	log   *zap.Logger
+	clock clock.Clock
+
+	mu        sync.Mutex
+	publisher *kafkapublisher.Publisher // nil before the first message and after a stop
+}
+
+// Publish publishes stored messages, and returns a result for each as a handler does.
+func (s *Sender) Publish(ctx context.Context, batch []handler.Delivery) []error {
+	publish := s.To
+	if publish == nil {
+		publisher, err := s.connected()
+		if err != nil {
+			return allFailed(err, len(batch))
+		}
+		publish = publisher.Publish
+	}
+	messages := make([]outgoing.Message, len(batch))
+	for i, d := range batch {
+		messages[i] = outgoing.Message{Channel: s.Channel, ID: d.ID, Type: d.Type, Source: d.Source, ContentType: d.ContentType,
+			Content: d.Content, Key: d.OrderingKey, Headers: d.Properties.Headers, Attributes: d.Properties.Attributes,
+			OccurredAt: d.OccurredAt, StoredAt: d.ReceivedAt, Traceparent: d.Properties.Traceparent, Attempt: d.Attempt}
+	}
+	results := publish(ctx, messages)
+	for i, err := range results {
+		if refused, is := errors.AsType[*outgoing.RefusedError](err); is {
+			results[i] = handler.Poison(refused)
+		}
+	}
+	return results
+}
+
+func allFailed(err error, n int) []error {
+	results := make([]error, n)
+	for i := range results {
+		results[i] = err
+	}
+	return results
+}
+
+func (s *Sender) connected() (*kafkapublisher.Publisher, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.publisher == nil {
+		publisher, err := kafkapublisher.New(*s.Kafka, s.log, s.clock)
+		if err != nil {
+			return nil, err
+		}
+		s.publisher = publisher
+	}
+	return s.publisher, nil
+}
+
+// close closes the connections.
+func (s *Sender) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.publisher != nil {
+		s.publisher.Close()
+		s.publisher = nil
+	}
+}
