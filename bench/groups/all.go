@@ -12,6 +12,7 @@ func All() []trial.Group {
 		EndToEnd(),
 		Latency(),
 		Kafka(),
+		Outgoing(),
 		Big(),
 		Waiting(),
 		Ordered(),

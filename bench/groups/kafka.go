@@ -42,11 +42,46 @@ func Kafka() trial.Group {
 	}
 }
 
+// broker is a broker for a group's trials.
+type broker struct {
+	*servers.Admin
+	started *servers.Kafka // nil for an external broker
+	brokers []string
+}
+
+func newBroker(_ context.Context, lab *trial.Lab) (io.Closer, error) { return openBroker(lab) }
+
+func openBroker(lab *trial.Lab) (*broker, error) {
+	if lab.Kafka != "" {
+		return &broker{Admin: servers.NewAdmin(lab.Kafka), brokers: []string{lab.Kafka}}, nil
+	}
+	started, err := servers.StartKafka(servers.KafkaOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", trial.ErrLeftOut, err)
+	}
+	return &broker{Admin: started.Admin, started: started, brokers: started.Brokers()}, nil
+}
+
+// Close stops the broker and removes its data. An external one stays.
+func (b *broker) Close() error {
+	if b.started != nil {
+		return b.started.Close()
+	}
+	b.Admin.Close()
+	return nil
+}
+
+// cpu returns the broker's CPU time, or zero for an external broker.
+func (b *broker) cpu() (time.Duration, error) {
+	if b.started == nil {
+		return 0, nil
+	}
+	return server.CPU(b.started.PID())
+}
+
 // kafkaTopic is a topic full of records that every trial reads.
 type kafkaTopic struct {
-	*servers.Admin
-	broker   *servers.Kafka // nil for an external broker
-	brokers  []string
+	*broker
 	name     string
 	messages []handler.RawMessage // as they are decoded
 }
@@ -54,18 +89,13 @@ type kafkaTopic struct {
 const kafkaPartitions = 4
 
 func newKafkaTopic(ctx context.Context, lab *trial.Lab) (io.Closer, error) {
-	k := &kafkaTopic{name: "inbox-bench-" + uuid.NewString()}
-	messages := ours.Messages(lab.Scale(100_000, 20_000))
-	if lab.Kafka != "" {
-		k.Admin, k.brokers = servers.NewAdmin(lab.Kafka), []string{lab.Kafka}
-	} else {
-		broker, err := servers.StartKafka(servers.KafkaOptions{})
-		if err != nil {
-			return nil, fmt.Errorf("%w: %w", trial.ErrLeftOut, err)
-		}
-		k.Admin, k.broker, k.brokers = broker.Admin, broker, broker.Brokers()
+	broker, err := openBroker(lab)
+	if err != nil {
+		return nil, err
 	}
-	err := k.CreateTopic(ctx, k.name, kafkaPartitions, nil)
+	k := &kafkaTopic{broker: broker, name: "inbox-bench-" + uuid.NewString()}
+	messages := ours.Messages(lab.Scale(100_000, 20_000))
+	err = k.CreateTopic(ctx, k.name, kafkaPartitions, nil)
 	if err == nil {
 		err = ours.Produce(ctx, k.Admin, k.name, messages)
 	}
@@ -80,22 +110,13 @@ func newKafkaTopic(ctx context.Context, lab *trial.Lab) (io.Closer, error) {
 
 // Close stops the broker and removes its data, or only deletes the topic of an external broker.
 func (k *kafkaTopic) Close() error {
-	if k.broker != nil {
-		return k.broker.Close()
+	var err error
+	if k.started == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		err = k.DeleteTopic(ctx, k.name)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	err := k.DeleteTopic(ctx, k.name)
-	k.Admin.Close()
-	return err
-}
-
-// cpu returns the broker's CPU time, or zero for an external broker.
-func (k *kafkaTopic) cpu() (time.Duration, error) {
-	if k.broker == nil {
-		return 0, nil
-	}
-	return server.CPU(k.broker.PID())
+	return errors.Join(err, k.broker.Close())
 }
 
 func acceptedByCalls(ctx context.Context, env *trial.Env) (*trial.Trial, error) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/kafkapublisher"
 )
 
 // Channel and Type are those of all messages.
@@ -62,9 +63,22 @@ func (ib *Inbox) open(
 	return ib.openOn(ctx, Dialector(dsn), []inbox.ChannelOption{inbox.On(Type, specs...)}, options...)
 }
 
+// OpenOutgoing opens an inbox whose only channel publishes to a topic.
+func OpenOutgoing(
+	ctx context.Context, dsn string, brokers []string, topic string, options ...inbox.Option,
+) (*Inbox, error) {
+	ib := &Inbox{}
+	return ib, ib.openDeclared(ctx, Dialector(dsn), append([]inbox.Option{inbox.Outgoing(Channel,
+		inbox.ToKafka(kafkapublisher.Config{Brokers: brokers, Topic: topic}))}, options...)...)
+}
+
 func (ib *Inbox) openOn(
 	ctx context.Context, database gorm.Dialector, channel []inbox.ChannelOption, options ...inbox.Option,
 ) (err error) {
+	return ib.openDeclared(ctx, database, append([]inbox.Option{inbox.Channel(Channel, channel...)}, options...)...)
+}
+
+func (ib *Inbox) openDeclared(ctx context.Context, database gorm.Dialector, options ...inbox.Option) (err error) {
 	if ib.DB, err = gorm.Open(database, &gorm.Config{Logger: logger.Discard}); err != nil {
 		return err
 	}
@@ -75,8 +89,7 @@ func (ib *Inbox) openOn(
 	// database/sql keeps two idle connections by default. With more in use at once, it would open
 	// and close them all the time.
 	pool.SetMaxIdleConns(64)
-	options = append([]inbox.Option{inbox.Configure(func(o *inbox.Options) { o.Migrate = true }),
-		inbox.Channel(Channel, channel...)}, options...)
+	options = append([]inbox.Option{inbox.Configure(func(o *inbox.Options) { o.Migrate = true })}, options...)
 	if ib.Inbox, err = inbox.New("bench", ib.DB, options...); err != nil {
 		return err
 	}

@@ -124,6 +124,30 @@ func (a *Admin) Committed(ctx context.Context, group, topic string) (offsets map
 	return offsets, nil
 }
 
+// Records returns how many records the partitions of a topic have together.
+func (a *Admin) Records(ctx context.Context, topic string) (n int64, err error) {
+	defer func() { err = wrap("records of "+topic, err) }()
+	found, err := a.partitions(ctx, topic)
+	if err != nil {
+		return 0, err
+	}
+	request := &kafka.ListOffsetsRequest{Topics: map[string][]kafka.OffsetRequest{}}
+	for _, p := range found {
+		request.Topics[topic] = append(request.Topics[topic], kafka.FirstOffsetOf(p.ID), kafka.LastOffsetOf(p.ID))
+	}
+	response, err := a.client.ListOffsets(ctx, request)
+	if err != nil {
+		return 0, err
+	}
+	for _, p := range response.Topics[topic] {
+		if p.Error != nil {
+			return 0, fmt.Errorf("partition %d: %w", p.Partition, p.Error)
+		}
+		n += p.LastOffset - p.FirstOffset
+	}
+	return n, nil
+}
+
 // Coordinator returns the ID of the broker that coordinates a group. The first call creates the
 // topic for the offsets of all groups.
 func (a *Admin) Coordinator(ctx context.Context, group string) (int, error) {
