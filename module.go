@@ -18,6 +18,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/registry"
 	"github.com/gorm-inbox/inbox/ops"
+	"github.com/gorm-inbox/inbox/outgoing"
 )
 
 // Module wires an inbox into an Fx application (contract 10.2). The inbox called "orders" uses the *gorm.DB named
@@ -77,6 +78,9 @@ type Override struct {
 	Manual bool
 	// Clock, if not nil, replaces the inbox's clock.
 	Clock Clock
+	// Published, if not nil, is called with each message that an outgoing channel has published. Channels with ToKafka
+	// then publish to nothing else. It may be called concurrently.
+	Published func(m outgoing.Message)
 }
 
 // moduleName marks a module's name as taken.
@@ -181,7 +185,7 @@ func (p moduleParams) assemble(r *resolved, values []graphHandler, db moduleDB) 
 	cfg := *r.config // the same Module may be built into several applications
 	cfg.shutdown = func(exitCode int) error { return p.Shutdowner.Shutdown(fx.ExitCode(exitCode)) }
 	if p.Override != nil {
-		cfg.manual = p.Override.Manual
+		cfg.manual, cfg.published = p.Override.Manual, p.Override.Published
 		if p.Override.Clock != nil {
 			cfg.clock = p.Override.Clock
 		}

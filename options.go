@@ -26,6 +26,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/settings"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/ops"
+	"github.com/gorm-inbox/inbox/outgoing"
 	"github.com/gorm-inbox/inbox/processor"
 	"github.com/gorm-inbox/inbox/redact"
 )
@@ -277,17 +278,18 @@ func Configure(set func(o *Options)) Option {
 
 // config is everything a user declares about one inbox.
 type config struct {
-	name     string
-	declared []Option // as passed to New, Module or Extend
-	options  Options
-	channels []*channel
-	added    []addition // by Subscribe, to channels that are declared elsewhere
-	clock    Clock
-	redactor redaction.Redactor
-	manual   bool
-	withFx   bool // declared by Module or Extend
-	feature  bool // declared by Extend: channels and handlers, no options
-	extended bool // features declare the rest
+	name      string
+	declared  []Option // as passed to New, Module or Extend
+	options   Options
+	channels  []*channel
+	added     []addition // by Subscribe, to channels that are declared elsewhere
+	clock     Clock
+	redactor  redaction.Redactor
+	manual    bool
+	published func(m outgoing.Message) // see Override
+	withFx    bool                     // declared by Module or Extend
+	feature   bool                     // declared by Extend: channels and handlers, no options
+	extended  bool                     // features declare the rest
 	// injections are the functions of Inject; values have their results, nil while the graph is not known.
 	injections []*injection
 	values     map[*injection]injected

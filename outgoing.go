@@ -251,9 +251,27 @@ func (cfg *config) withSenders(resolved map[*HandlerSpec]*handler.Handler) (
 			all = map[*HandlerSpec]*handler.Handler{}
 		}
 		senders[c] = c.outgoing.sender(c.name)
+		if cfg.published != nil {
+			senders[c].Kafka, senders[c].To = nil, recorded(senders[c].To, cfg.published)
+		}
 		all[c.subscriptions[0].spec] = c.outgoing.handler(publishKey(c.name), senders[c])
 	}
 	return all, senders
+}
+
+// recorded returns publish, which also reports what it has published. If publish is nil, everything counts as that.
+func recorded(publish outgoing.Publish, report func(outgoing.Message)) outgoing.Publish {
+	return func(ctx context.Context, messages []outgoing.Message) (results []error) {
+		if publish != nil {
+			results = publish(ctx, messages)
+		}
+		for i, m := range messages {
+			if len(results) == 0 || i < len(results) && results[i] == nil {
+				report(m)
+			}
+		}
+		return results
+	}
 }
 
 func (c *outgoingChannel) sender(channel string) *engine.Sender {

@@ -33,7 +33,8 @@ type Kit struct {
 	// Clock is the inbox's clock. It is nil for an application without Manual.
 	Clock *Clock
 
-	t testing.TB
+	t    testing.TB
+	left *published // nil for an application without Manual
 }
 
 // New makes an inbox for one test. It uses a temporary SQLite file and inbox.Module, runs nothing in the background,
@@ -72,13 +73,15 @@ func App(t testing.TB, opts ...fx.Option) *fxtest.App {
 	return app
 }
 
-// Manual turns off the background processing, the cleanup and the consumers of every inbox in an Fx application. The
+// Manual turns off the background processing, the cleanup and the consumers of every inbox in an Fx application, and
+// what leaves to Kafka: RequirePublished sees it. The
 // inboxes share one Clock, which is in the graph as *Clock. It starts at the current time and then stands still. The
 // test runs handlers with a Kit's Process, or with Inbox.ProcessPending.
 func Manual() fx.Option { return manual(NewClock(time.Now())) }
 
 func manual(clock *Clock) fx.Option {
-	return fx.Supply(clock, &inbox.Override{Manual: true, Clock: clock})
+	left := &published{}
+	return fx.Supply(clock, left, &inbox.Override{Manual: true, Clock: clock, Published: left.add})
 }
 
 // Use is an option for App. It sets *kit to a Kit for the inbox that inbox.Module(name, …) made. The unnamed inbox has
@@ -88,9 +91,9 @@ func Use(t testing.TB, name string, kit **Kit) fx.Option {
 	if name != "" {
 		tag = fmt.Sprintf("name:%q", name)
 	}
-	return fx.Invoke(fx.Annotate(func(ib *inbox.Inbox, clock *Clock) {
-		*kit = &Kit{Inbox: ib, DB: ib.DB(), Clock: clock, t: t}
-	}, fx.ParamTags(tag, `optional:"true"`)))
+	return fx.Invoke(fx.Annotate(func(ib *inbox.Inbox, clock *Clock, left *published) {
+		*kit = &Kit{Inbox: ib, DB: ib.DB(), Clock: clock, t: t, left: left}
+	}, fx.ParamTags(tag, `optional:"true"`, `optional:"true"`)))
 }
 
 // sqliteParameters use a WAL file as in production. Only synchronous is off: a test's database need not survive a power
