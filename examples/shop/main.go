@@ -43,7 +43,6 @@ import (
 	"github.com/gorm-inbox/inbox"
 
 	"github.com/gorm-inbox/inbox/examples/internal/demo"
-	"github.com/gorm-inbox/inbox/examples/shop/events"
 	"github.com/gorm-inbox/inbox/examples/shop/orders"
 	"github.com/gorm-inbox/inbox/examples/shop/shipping"
 )
@@ -64,7 +63,6 @@ func Shop(cfg Config, more ...fx.Option) *fx.App {
 	return fx.New(
 		fx.Supply(cfg, cfg.Log),
 		fx.NopLogger, // Start returns what goes wrong
-		fx.Provide(newPublisher),
 
 		orders.Module(orders.Config{Database: cfg.Orders, Brokers: cfg.Brokers}, common...),
 		shipping.Module(shipping.Config{Database: cfg.Shipping, Brokers: cfg.Brokers}, common...),
@@ -87,16 +85,6 @@ func inboxOptions(meters metric.MeterProvider) []inbox.Option {
 			o.SampleInterval = time.Second                       // of gauges and health
 		}),
 	}
-}
-
-// newPublisher makes what orders announces with; Fx calls it.
-func newPublisher(cfg Config, lc fx.Lifecycle) (*events.Publisher, error) {
-	publisher, err := events.NewPublisher(cfg.Brokers...)
-	if err != nil {
-		return nil, err
-	}
-	lc.Append(fx.StopHook(publisher.Close))
-	return publisher, nil
 }
 
 func main() { command.Main() }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
+	"github.com/gorm-inbox/inbox/kafkapublisher"
 
 	"github.com/gorm-inbox/inbox/examples/internal/demo"
 )
@@ -27,15 +28,14 @@ const (
 	Confirmed = "order.confirmed"
 )
 
-// Outgoing is the channel of what is to be produced. It has no transport:
-// TakePayment accepts into it.
+// Outgoing is the channel of what TakePayment publishes.
 const Outgoing = "orders.outgoing"
 
 // The handler keys: stored with every status, so they must never change.
 const (
 	ReserveStock = "orders.reserve-stock"
 	TakePayment  = "orders.take-payment"
-	Announce     = "orders.announce"
+	Announce     = "publish:" + Outgoing // the inbox's own
 )
 
 // Config is what the context needs.
@@ -54,14 +54,15 @@ func Module(cfg Config, more ...inbox.Option) fx.Option {
 			inbox.Kafka(kafkaconsumer.Config{Brokers: cfg.Brokers, Topics: []string{PlacedTopic}, GroupID: Name}),
 			inbox.On(Placed,
 				inbox.Tx(ReserveStock, reserveStock), // exactly once
-				inbox.FromTx[*Till](TakePayment)),    // exactly once, with what it hands over
+				inbox.FromTx[*Till](TakePayment)),    // exactly once, with what it publishes
 		),
-		inbox.Channel(Outgoing,
-			inbox.On(Confirmed, inbox.From[*Announcer](Announce)), // at least once
+		inbox.Outgoing(Outgoing,
+			inbox.ToKafka(kafkapublisher.Config{Brokers: cfg.Brokers, Topic: ConfirmedTopic, Source: "/shop/orders"}),
+			inbox.Publishes(Confirmed, Order.key), // at least once, in order per key
 		),
 	}
 	return fx.Options(
-		fx.Provide(fx.Annotate(cfg.open, fx.ResultTags(`name:"orders"`)), NewAnnouncer,
+		fx.Provide(fx.Annotate(cfg.open, fx.ResultTags(`name:"orders"`)),
 			fx.Annotate(NewTill, fx.ParamTags(`name:"orders"`))),
 		inbox.Module(Name, append(declared, more...)...),
 	)
