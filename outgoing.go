@@ -107,8 +107,8 @@ func Publishes[T any](messageType string, key func(payload T) string, encoder ..
 }
 
 // PublishWith sets options of the handler that publishes the channel's messages, such as handler.Retention,
-// handler.Concurrency and handler.SkipPoisoned. By default attempts are not limited, they are repeated after at most 15
-// seconds, and a circuit breaker pauses the channel for 5 seconds after 3 failed calls in a row.
+// handler.Concurrency and handler.SkipPoisoned. By default 8 calls run at once, attempts are not limited, they are
+// repeated after at most 15 seconds, and a circuit breaker pauses the channel for 5 seconds after 3 failed calls in a row.
 func PublishWith(opts ...handler.Option) OutgoingOption {
 	return func(c *outgoingChannel) { c.options = append(c.options, opts...) }
 }
@@ -220,6 +220,9 @@ func publishKey(channel string) string { return "publish:" + channel }
 // publishSize is how many messages leave in one call.
 const publishSize = 1000
 
+// publishConcurrency is how many calls of a channel run at once. More would find fewer messages each.
+const publishConcurrency = 8
+
 // maxPublishDelay bounds the wait before a message is published again.
 const maxPublishDelay = 15 * time.Second
 
@@ -230,7 +233,7 @@ func (c *outgoingChannel) handler(key string, sender *engine.Sender) *handler.Ha
 		publish = sender.Publish
 	}
 	return handler.NewOutgoing(key, publishSize, publish, append([]handler.Option{
-		handler.MaxRetries(math.MaxInt32),
+		handler.Concurrency(publishConcurrency), handler.MaxRetries(math.MaxInt32),
 		handler.Backoff(func(errors int) time.Duration { return attempt.Backoff(errors-1, maxPublishDelay) }),
 		handler.CircuitBreaker(handler.Breaker{Failures: 3, OpenFor: 5 * time.Second}),
 	}, c.options...)...)

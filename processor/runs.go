@@ -13,7 +13,7 @@ import (
 )
 
 // maxRunBytes bounds the messages that a group gets by runs.
-const maxRunBytes = 4 << 20
+const maxRunBytes = 1 << 20
 
 // errBehind releases a message of a run after one that has not completed. Its turn has not come, even if the handler
 // says that it is done.
