@@ -80,9 +80,9 @@ func To(publish outgoing.Publish) OutgoingOption {
 }
 
 // Publishes declares that payloads of type T leave as messages of a type. No other channel of the inbox may publish T.
-// key returns the ordering key of a payload, which is the key of its Kafka record, too; without key the messages have
-// no order. encoder encodes payloads; by default they are JSON, and []byte is sent as it is. A codec of package handler
-// that implements handler.Encoder serves both sides.
+// key returns the ordering key of a payload, which is the key of its Kafka record, too. A message with an empty key has
+// no order, nor has any without key. encoder encodes payloads; by default they are JSON, and []byte is sent as it is. A
+// codec of package handler that implements handler.Encoder serves both sides.
 func Publishes[T any](messageType string, key func(payload T) string, encoder ...handler.Encoder[T]) OutgoingOption {
 	e := &event{messageType: messageType, payload: reflect.TypeFor[T]()}
 	encode := handler.DefaultEncoder[T]()
@@ -90,7 +90,8 @@ func Publishes[T any](messageType string, key func(payload T) string, encoder ..
 		encode = encoder[0]
 	}
 	if len(encoder) > 1 || encode == nil {
-		e.err = fmt.Errorf("type %q: inbox.Publishes has %d encoders, or a nil one: give one or none", messageType, len(encoder))
+		e.err = fmt.Errorf("type %q: inbox.Publishes has %d encoders, or a nil one: give one or none", messageType,
+			len(encoder))
 	}
 	e.encode = func(payload any) ([]byte, string, []byte, error) {
 		value := payload.(T)
@@ -98,7 +99,10 @@ func Publishes[T any](messageType string, key func(payload T) string, encoder ..
 		if key == nil || err != nil {
 			return content, contentType, nil, err
 		}
-		return content, contentType, []byte(key(value)), nil
+		if k := key(value); k != "" {
+			return content, contentType, []byte(k), nil
+		}
+		return content, contentType, nil, nil
 	}
 	return func(c *outgoingChannel) {
 		own := *e
@@ -108,7 +112,8 @@ func Publishes[T any](messageType string, key func(payload T) string, encoder ..
 
 // PublishWith sets options of the handler that publishes the channel's messages, such as handler.Retention,
 // handler.Concurrency and handler.SkipPoisoned. By default 8 calls run at once, attempts are not limited, they are
-// repeated after at most 15 seconds, and a circuit breaker pauses the channel for 5 seconds after 3 failed calls in a row.
+// repeated after at most 15 seconds, and a circuit breaker pauses the channel for 5 seconds after 3 failed calls in a
+// row.
 func PublishWith(opts ...handler.Option) OutgoingOption {
 	return func(c *outgoingChannel) { c.options = append(c.options, opts...) }
 }
@@ -301,7 +306,8 @@ func (cfg *config) validateOutgoing() error {
 				columns.MaxHandlerKey-len(publishKey("")))
 		}
 		if len(c.subscriptions) > 1 {
-			found.Addf("channel %q is outgoing and has handlers: declare them on an inbox.Channel that consumes its messages", c.name)
+			found.Addf("channel %q is outgoing and has handlers: declare them on an inbox.Channel that consumes its messages",
+				c.name)
 		}
 		if len(c.outgoing.kafka)+len(c.outgoing.publish) != 1 {
 			found.Addf("outgoing channel %q has %d destinations: declare one of inbox.ToKafka and inbox.To", c.name,

@@ -24,7 +24,10 @@ var errBehind = attempt.NewInterruption("a message before it in its lane did not
 // fails, the call handles what the group has.
 func (l *loop) extend(g *group) {
 	policy := l.p.policies[g.handler]
-	if policy.runSize == 0 || policy.breaker != nil && policy.breaker.state() != scheduler.Closed {
+	switch {
+	case policy.runSize == 0, len(g.handler.LegacyKeys()) > 0: // a claim has to look for siblings
+		return
+	case policy.breaker != nil && policy.breaker.state() != scheduler.Closed: // a probe comes alone
 		return
 	}
 	r := l.reserveRuns(g)

@@ -53,14 +53,15 @@ func (w *world) settle(l *load) error {
 			stuck.Reset(settlePatience)
 		}
 		lanes, laneErr := workload.ReadLanes(ctx, w.db, l.stepped())
-		err = errors.Join(err, laneErr)
+		unpublished, outErr := workload.ReadUnpublished(ctx, w.db)
+		err = errors.Join(err, laneErr, outErr)
 		committed, length := w.offsets.Committed()
-		if err == nil && w.ledger.Settled(p) && lanes.Missing == 0 && committed == length {
+		if err == nil && w.ledger.Settled(p) && lanes.Missing == 0 && unpublished == 0 && committed == length {
 			return flushed
 		}
 		if !pause(ctx, 200*time.Millisecond) {
-			return errors.Join(flushed, err, fmt.Errorf("%w: %+v, %+v, committed %d of %d", errUnsettled, p, lanes, committed,
-				length))
+			return errors.Join(flushed, err, fmt.Errorf("%w: %+v, %+v, %d not published, committed %d of %d", errUnsettled, p,
+				lanes, unpublished, committed, length))
 		}
 	}
 }
@@ -78,6 +79,10 @@ func (w *world) judge(began time.Time, f *fleet, l *load, m *matrix, stopped err
 		return false, err
 	}
 	p, err := workload.ReadProgress(ctx, w.db)
+	if err != nil {
+		return false, err
+	}
+	out, err := workload.ReadPublished(ctx, w.db, w.cluster.Brokers(), outTopic)
 	if err != nil {
 		return false, err
 	}
@@ -116,6 +121,8 @@ func (w *world) judge(began time.Time, f *fleet, l *load, m *matrix, stopped err
 		{"misjudged", v.Misjudged}, {"unknown", v.Unknown}, {"deleted", p.Deleted},
 		{"steps", lanes.Steps}, {"steps_missing", lanes.Missing}, {"steps_misordered", lanes.TxOutOfOrder},
 		{"steps_doubled", lanes.Doubled},
+		{"published", out.Messages}, {"published_again", out.Records - out.Messages}, {"published_missing", out.Missing},
+		{"published_unknown", out.Unknown}, {"published_misordered", out.OutOfOrder},
 		{"offset_commits", offsets.Commits}, {"committed_backwards", offsets.Backwards},
 		{"committed_past_unstored", offsets.PastUnstored},
 		{"uncommitted", length - committed}, {"worker_failures", f.failures.Load()},
@@ -132,6 +139,7 @@ func (w *world) judge(began time.Time, f *fleet, l *load, m *matrix, stopped err
 		w.logf("cleanup deleted nothing")
 	}
 	return !v.Broken() && len(missed) == 0 && skipped == 0 && offsets.Backwards == 0 && offsets.PastUnstored == 0 &&
-		lanes.Missing+lanes.TxOutOfOrder+lanes.Doubled == 0 && p.Deleted > 0 && offsets.Commits > 0 &&
+		lanes.Missing+lanes.TxOutOfOrder+lanes.Doubled == 0 &&
+		out.Messages > 0 && out.Missing+out.Unknown+out.OutOfOrder == 0 && p.Deleted > 0 && offsets.Commits > 0 &&
 		committed == length && f.failures.Load() == 0, nil
 }

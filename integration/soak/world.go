@@ -37,6 +37,7 @@ type world struct {
 
 const (
 	topic      = "jobs"
+	outTopic   = "out" // of what the handlers publish
 	group      = "soak"
 	partitions = 6
 
@@ -71,8 +72,10 @@ func (w *world) start(ctx context.Context) (err error) {
 	if w.cluster, err = servers.StartCluster(servers.ClusterOptions{Through: w.through}); err != nil {
 		return err
 	}
-	if err = w.cluster.CreateTopic(ctx, topic, partitions, nil); err != nil {
-		return err
+	for _, name := range []string{topic, outTopic} {
+		if err = w.cluster.CreateTopic(ctx, name, partitions, nil); err != nil {
+			return err
+		}
 	}
 	if w.db, err = workload.OpenSQL(w.server.DSN()); err != nil {
 		return err
@@ -93,6 +96,7 @@ func (w *world) start(ctx context.Context) (err error) {
 		return err
 	}
 	w.settings.Brokers, w.settings.Topic, w.settings.Group = w.cluster.Brokers(), topic, group
+	w.settings.OutTopic = outTopic
 	w.offsets, err = workload.WatchOffsets(ctx, w.cluster.Admin, w.cluster.Brokers(), group, topic, w.db)
 	return err
 }

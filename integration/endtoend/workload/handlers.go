@@ -10,6 +10,7 @@ import (
 
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/handler"
 )
 
@@ -25,6 +26,7 @@ const (
 // Handlers are the two handlers of every message.
 type Handlers struct {
 	effects *sql.DB
+	inbox   func() *inbox.Inbox // nil if nothing is published
 }
 
 // NewHandlers returns handlers of which the plain one writes to effects.
@@ -41,6 +43,9 @@ func (h *Handlers) RecordEffect(ctx context.Context, tx *gorm.DB, m handler.Mess
 	err := tx.Exec("INSERT INTO effects (message_id, attempt, pid) VALUES (?, ?, ?)", m.ID, m.Attempt, os.Getpid()).Error
 	if err != nil {
 		return fmt.Errorf("record effect: %w", err)
+	}
+	if err := h.publish(ctx, tx, Published{ID: m.ID}); err != nil {
+		return err
 	}
 	if err := dwell(ctx, m.Payload.delay()); err != nil {
 		return err

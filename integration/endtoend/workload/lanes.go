@@ -44,9 +44,11 @@ func (s Step) Message() handler.RawMessage {
 	if err != nil {
 		panic(fmt.Sprintf("a struct of strings and numbers always encodes: %v", err))
 	}
-	return handler.RawMessage{Channel: Channel, ID: fmt.Sprintf("%s/%d", s.Lane, s.N), Type: StepType, Source: "endtoend",
+	return handler.RawMessage{Channel: Channel, ID: s.id(), Type: StepType, Source: "endtoend",
 		Content: content, OrderingKey: []byte(s.Lane)}
 }
+
+func (s Step) id() string { return fmt.Sprintf("%s/%d", s.Lane, s.N) }
 
 // laneOptions declares the two ordered handlers of a generation.
 func (s Settings) laneOptions(h *Handlers) inbox.ChannelOption {
@@ -67,6 +69,10 @@ func (s Settings) laneOptions(h *Handlers) inbox.ChannelOption {
 			if err := tx.Exec("INSERT INTO steps (handler, lane, n, pid) VALUES ('tx', ?, ?, ?)", m.Payload.Lane, m.Payload.N,
 				os.Getpid()).Error; err != nil {
 				return fmt.Errorf("record step: %w", err)
+			}
+			p := Published{ID: m.Payload.id(), Lane: m.Payload.Lane, N: m.Payload.N}
+			if err := h.publish(ctx, tx, p); err != nil {
+				return err
 			}
 			return m.Payload.outcome(m.Attempt)
 		}, append(txOptions, handler.TxGroup(5))...),

@@ -26,6 +26,8 @@ type Settings struct {
 	Brokers []string
 	Topic   string
 	Group   string
+	// OutTopic, if not empty, is where the transactional handlers publish to, through the same brokers.
+	OutTopic string
 
 	// Generation, if not zero, declares the ordered handlers of that version of the program beside the
 	// jobs' handlers.
@@ -93,7 +95,7 @@ func (s Settings) Options(h *Handlers, log *zap.Logger) []inbox.Option {
 	if len(s.Brokers) > 0 {
 		channel = append(channel, inbox.Kafka(s.consumer()))
 	}
-	return []inbox.Option{
+	options := []inbox.Option{
 		inbox.Configure(func(o *inbox.Options) {
 			o.Logger = log
 			o.Processor.Mode = s.Mode
@@ -111,7 +113,13 @@ func (s Settings) Options(h *Handlers, log *zap.Logger) []inbox.Option {
 			o.Clock = clock.Offset(s.ClockOffset)
 		}), inbox.Channel(Channel, channel...),
 	}
+	if s.publishes() {
+		options = append(options, s.outgoing())
+	}
+	return options
 }
+
+func (s Settings) publishes() bool { return s.OutTopic != "" && len(s.Brokers) > 0 }
 
 func (s Settings) retries() []handler.Option {
 	if s.RetryDelay == 0 {

@@ -110,6 +110,9 @@ func app(s Settings) *fx.App {
 	}
 	h := &Handlers{}
 	var running *inbox.Inbox
+	if s.publishes() {
+		h.inbox = func() *inbox.Inbox { return running }
+	}
 	return fx.New(
 		fx.NopLogger,
 		fx.StopTimeout(s.StopDeadline()),
@@ -135,8 +138,9 @@ func app(s Settings) *fx.App {
 			return db, nil
 		}, fx.ResultTags(fmt.Sprintf("name:%q", InboxName)))),
 		inbox.Module(InboxName, s.Options(h, log)...),
+		// Before the inbox starts, because handlers publish with it.
+		fx.Invoke(fx.Annotate(func(ib *inbox.Inbox) { running = ib }, fx.ParamTags(fmt.Sprintf("name:%q", InboxName)))),
 		fx.Invoke(fx.Annotate(func(lc fx.Lifecycle, ib *inbox.Inbox) {
-			running = ib
 			lc.Append(fx.StartHook(func(context.Context) { fmt.Println(readyLine) }))
 		}, fx.ParamTags("", fmt.Sprintf("name:%q", InboxName)))),
 	)

@@ -185,8 +185,9 @@ func (s *Store) firsts(ctx context.Context, pool gorm.ConnPool, requests []store
 	return firsts, nil
 }
 
-// union runs a query for each part of the arguments, many in one statement, and returns all rows. The number of parts is
-// filled up to a power of two by parts with the arguments of filler: texts of statements are kept, so there must be few.
+// union runs a query for each part of the arguments, many in one statement, and returns all rows. The number of parts
+// is filled up to a power of two by parts with the arguments of filler: texts of statements are kept, so there must be
+// few.
 func union[T any](ctx context.Context, s *Store, pool gorm.ConnPool, part string, args, filler []any,
 	scan func(*sql.Rows, *T) error,
 ) (all []T, err error) {
@@ -370,6 +371,16 @@ func (s *Store) ClaimRuns(ctx context.Context, workerID string, runs []store.Run
 		if err != nil {
 			return err
 		}
+		// This must be read after the followers: a row before the head may be committed before one of these was stored.
+		lanes := make([]store.LaneRequest, len(runs))
+		for i, run := range runs {
+			lanes[i] = run.LaneRequest
+		}
+		firsts, err := s.firsts(ctx, pool, lanes, now)
+		if err != nil {
+			return err
+		}
+		rows = slices.DeleteFunc(rows, func(row base.Follower) bool { return firsts[row.Run].id != runs[row.Run].Head.StatusID })
 		rows = base.ClaimableRuns(runs, rows)
 		wanted := make([]versioned, len(rows))
 		for i, row := range rows {
@@ -416,6 +427,9 @@ func (s *Store) lockHeldHeads(ctx context.Context, pool gorm.ConnPool, runs []st
 		}
 	}
 	sequences = map[string]int64{}
+	if len(ids) == 0 {
+		return sequences, nil
+	}
 	_, err = queryAll(ctx, s, pool, headsSQL, func(rows *sql.Rows, _ *struct{}) error {
 		var id string
 		var sequence int64

@@ -75,8 +75,9 @@ const stillDueSQL = `CASE WHEN processing_started_at IS NOT NULL OR is_poisoned 
 const stillWaitingSQL = `CASE WHEN NOT is_waiting THEN false ELSE true END`
 
 // runsSQL finds the heads of runs by handler_statuses_open and locks them: nobody may end or release one meanwhile. CASE
-// keeps the planner from reading the index on claimed lanes from its beginning for each. It finds the rows that follow them by the index on lanes, poisoned ones apart, and locks them by place and version. A
-// run ends at the first gap: where a row must not be claimed, and where one has changed or is locked by others.
+// keeps the planner from reading the index on claimed lanes from its beginning for each. It finds the rows before and
+// after them by the index on lanes, poisoned ones apart, and locks those after them by place and version. A run ends at
+// the first gap: where a row must not be claimed, and where one has changed or is locked by others.
 const runsSQL = `
 WITH worker AS MATERIALIZED (
 	SELECT id FROM {workers} WHERE id = $2::text::uuid AND released_at IS NULL AND ` + claimsSharedSQL + `
@@ -92,7 +93,16 @@ WITH worker AS MATERIALIZED (
 			AND CASE WHEN holds_lane THEN true ELSE false END
 		FOR NO KEY UPDATE SKIP LOCKED
 	) h
-	WHERE EXISTS (SELECT FROM worker)
+	WHERE EXISTS (SELECT FROM worker) AND NOT EXISTS (
+		SELECT FROM unnest(r.names::bigint[]) AS n(lane_handler)
+		CROSS JOIN unnest(CASE WHEN r.skips THEN '{f}' ELSE '{f,t}' END::boolean[]) AS c(poisoned)
+		CROSS JOIN LATERAL (
+			SELECT sequence, id FROM {statuses}
+			WHERE lane_handler = n.lane_handler AND lane_key = h.lane_key AND is_poisoned = c.poisoned AND completed_at IS NULL
+			ORDER BY sequence, id LIMIT 1
+		) p
+		WHERE ` + fewNamesSQL + ` AND (p.sequence, p.id) < (h.sequence, h.id)
+	)
 ), following AS MATERIALIZED (
 	SELECT h.run, w.position, l.id, l.place FROM heads h
 	CROSS JOIN LATERAL (

@@ -255,7 +255,13 @@ FROM (
 	SELECT r.key AS run, json_extract(r.value, '$[2]') AS wanted, f.rowid AS place
 	FROM json_each(?1) r
 	JOIN {statuses} h ON h.id = json_extract(r.value, '$[0]') AND h.version = json_extract(r.value, '$[1]') AND h.holds_lane
-		AND CASE WHEN h.completed_at IS NULL THEN true ELSE false END
+		AND CASE WHEN h.completed_at IS NULL THEN true ELSE false END AND NOT EXISTS (
+			SELECT 1 FROM {statuses} p WHERE p.lane_handler IN (SELECT value FROM json_each(r.value, '$[3]')) AND p.lane_key = h.lane_key
+				AND p.completed_at IS NULL AND p.is_poisoned = 0 AND (p.sequence, p.id) < (h.sequence, h.id)
+		) AND (json_extract(r.value, '$[4]') OR NOT EXISTS (
+			SELECT 1 FROM {statuses} p WHERE p.lane_handler IN (SELECT value FROM json_each(r.value, '$[3]')) AND p.lane_key = h.lane_key
+				AND p.completed_at IS NULL AND p.is_poisoned = 1 AND (p.sequence, p.id) < (h.sequence, h.id)
+		))
 	JOIN json_each(r.value, '$[3]') n
 	JOIN (SELECT 0 AS poisoned UNION ALL SELECT 1) b ON b.poisoned = 0 OR NOT json_extract(r.value, '$[4]')
 	JOIN {statuses} f ON f.rowid IN (

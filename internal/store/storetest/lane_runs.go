@@ -144,6 +144,21 @@ var laneRunTests = []test{
 		require.NoError(s, s.store.MarkReleased(s.ctx, worker, noon))
 		require.Empty(s, s.runs(worker, ruleOf("mail"), 9, 0, heads...))
 	}},
+	{"a run is empty while a row before its head is open", func(s *suite) {
+		// Of two transactions that overlap, the one with the earlier number may be committed after the other's message was
+		// claimed. What is stored after it must not leave before it.
+		worker, rule := s.worker("mail"), skipping(ruleOf("mail"))
+		s.acceptLane("m1", "m2", "m3")
+		s.poison(s.claimUnder(rule, noon, 1, "mail").Claims[0])
+		heads := s.claimUnder(rule, noon, 1, "mail").Claims
+		require.Equal(s, []string{"m2/mail"}, claimed(heads))
+		s.retry("m1", "mail")
+		require.Empty(s, s.runs(worker, rule, 9, 0, heads...))
+		s.complete(noon, heads...)
+		first := s.claimUnder(rule, noon, 1, "mail").Claims
+		require.Equal(s, []string{"m1/mail"}, claimed(first))
+		require.Equal(s, []string{"m3/mail"}, claimed(s.runs(worker, rule, 9, 0, first...)))
+	}},
 	{"a run follows its lane under all names of the handler", func(s *suite) {
 		worker, both := s.worker("mail"), ruleOf("mail", "post")
 		renamed := func(id string) store.NewMessage {
