@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"net"
 	"time"
@@ -280,11 +281,24 @@ func (c Config) validateNames() error {
 }
 
 // String returns the mechanism and the user name, never the password.
-func (s SASL) String() string { return kafkaclient.SASL(s).String() }
+func (s SASL) String() string {
+	switch {
+	case s.Mechanism == "" && s.Custom == nil:
+		return "none"
+	case s.Mechanism == "":
+		return s.Custom.Name()
+	case s.Username == "":
+		return s.Mechanism
+	default:
+		return s.Mechanism + " as " + s.Username
+	}
+}
 
 // Format writes String for every verb. So printing a SASL, or a struct with one in an exported field such as Config,
 // does not show the password. For an unexported field package fmt does not call Format and prints everything.
-func (s SASL) Format(f fmt.State, verb rune) { kafkaclient.SASL(s).Format(f, verb) }
+func (s SASL) Format(f fmt.State, _ rune) {
+	_, _ = io.WriteString(f, s.String()) // the caller sees the writer's errors itself
+}
 
 // MarshalText returns String, for JSON, YAML and structured logs.
 func (s SASL) MarshalText() ([]byte, error) { return []byte(s.String()), nil }

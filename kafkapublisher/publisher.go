@@ -18,6 +18,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/kafkaclient"
 	"github.com/gorm-inbox/inbox/internal/problems"
+	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 	"github.com/gorm-inbox/inbox/outgoing"
 )
@@ -50,7 +51,7 @@ func New(cfg Config, log *zap.Logger, clk clock.Clock) (*Publisher, error) {
 	if clk == nil {
 		clk = clock.System{}
 	}
-	cfg = cfg.withDefaults()
+	cfg, log = cfg.withDefaults(), log.With(zap.String(telemetry.FieldTopic, cfg.Topic))
 	client, err := kafkaclient.New(cfg.client(), log, clk)
 	if err != nil {
 		return nil, fmt.Errorf("kafka publisher of topic %q: %w", cfg.Topic, err)

@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"strconv"
 
 	"github.com/segmentio/kafka-go/sasl"
@@ -14,7 +13,7 @@ import (
 	"github.com/segmentio/kafka-go/sasl/scram"
 )
 
-// SASL has the fields of kafkaconsumer.SASL, which documents them and converts to it.
+// SASL has the fields of kafkaconsumer.SASL, which documents them and converts to it. Do not print one with secrets.
 type SASL struct {
 	Mechanism       string
 	Username        string
@@ -69,25 +68,6 @@ func (s SASL) mechanism() (sasl.Mechanism, error) {
 	default:
 		return nil, fmt.Errorf("option SASL mechanism = %q: must be PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512", s.Mechanism)
 	}
-}
-
-// String returns the mechanism and the user name, never the password.
-func (s SASL) String() string {
-	switch {
-	case s.Mechanism == "" && s.Custom == nil:
-		return "none"
-	case s.Mechanism == "":
-		return s.Custom.Name()
-	case s.Username == "":
-		return s.Mechanism
-	default:
-		return s.Mechanism + " as " + s.Username
-	}
-}
-
-// Format writes String for every verb, so that printing a SASL does not show the password.
-func (s SASL) Format(f fmt.State, _ rune) {
-	_, _ = io.WriteString(f, s.String()) // the caller sees the writer's errors itself
 }
 
 // WithoutSecrets returns the part that may stay in memory that could be printed: fmt does not call the methods of
