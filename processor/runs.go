@@ -7,6 +7,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/internal/attempt"
+	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/scheduler"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
@@ -41,7 +42,11 @@ func (l *loop) extend(g *group) {
 	}
 	stmt, cancel := context.WithTimeout(l.session.claims, l.p.opts.StatementTimeout)
 	defer cancel()
-	claims, err := l.p.store.ClaimRuns(stmt, l.session.id, requests, l.p.clock.Now())
+	var claims []store.Claim
+	err := routine.Protect("claiming runs", func() (err error) {
+		claims, err = l.p.store.ClaimRuns(stmt, l.session.id, requests, l.p.clock.Now())
+		return err
+	})
 	if err != nil {
 		r.Abandon(true)
 		l.p.log.Warn("inbox: claiming the next messages of lanes failed, they are claimed one by one",
