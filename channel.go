@@ -338,6 +338,10 @@ func (cfg *config) validateModes(subscriptions []registry.Subscription) error {
 			found.Addf("channel %q consumes in %s mode, and option ConsumeChannelInboxRequirement is %s: use the inbox, or declare inbox.AllowConsumeWithoutInbox",
 				c.name, c.mode, RequirementFail)
 		}
+		if slices.ContainsFunc(c.kafka, func(cfg kafkaconsumer.Config) bool { return cfg.Decoder.HasNotBefore() }) {
+			found.Addf("channel %q is in %s mode, where the partition would wait for a message's time: leave NotBefore and NotBeforeHeader of the Decoder out",
+				c.name, c.mode)
+		}
 		if c.markers != nil {
 			found = append(found, c.markerProblems(cfg)...)
 		}
@@ -371,6 +375,7 @@ func unsupportedOptions(h *handler.Handler, mode engine.Mode) []string {
 		{"Concurrency", withoutInbox && h.Concurrency() > 0},
 		{"Retention", mode == engine.Direct && h.Retention() > 0},
 		{"CircuitBreaker", withoutInbox && breaks},
+		{"NotBefore", withoutInbox && h.NotBefore() != nil},
 		{"IdempotencyKey", mode != engine.Inline && h.IdempotencyKey() != nil},
 	} {
 		if o.unsupported {

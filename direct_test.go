@@ -28,6 +28,13 @@ func (*batchOfGraph) HandleBatch(context.Context, []inboxtest.Bytes) error { ret
 // otherGroup is unreachableKafka with another consumer group.
 var otherGroup = kafkaconsumer.Config{Brokers: []string{"127.0.0.1:1"}, Topics: []string{"events"}, GroupID: "h"}
 
+// timed is unreachableKafka whose records may have a time.
+var timed = func() kafkaconsumer.Config {
+	cfg := unreachableKafka
+	cfg.Decoder.NotBeforeHeader = "not-before"
+	return cfg
+}()
+
 // directChannel declares the channel "events" in Direct mode.
 func directChannel(opts ...inbox.ChannelOption) inbox.Option {
 	return inbox.Channel("events", append([]inbox.ChannelOption{inbox.Direct(), inbox.Kafka(unreachableKafka)}, opts...)...)
@@ -77,6 +84,10 @@ func TestEveryDirectChannelErrorIsReported(t *testing.T) {
 			[]string{at + "TxGroup is not supported in Direct mode"}},
 		"CircuitBreaker": {with(nothing("a", handler.CircuitBreaker(handler.Breaker{Failures: 1, OpenFor: 1}))),
 			[]string{at + "CircuitBreaker is not supported in Direct mode"}},
+		"NotBefore": {with(nothing("a", handler.NotBefore(func(handler.RawMessage) time.Time { return time.Time{} }))),
+			[]string{at + "NotBefore is not supported in Direct mode"}},
+		"a decoder's time": {[]inbox.Option{inbox.Channel("events", inbox.Direct(), inbox.Kafka(timed), inbox.On("t", nothing("a")))}, []string{
+			`inbox "orders": channel "events" is in Direct mode, where the partition would wait for a message's time: leave NotBefore and NotBeforeHeader of the Decoder out`}},
 		"Concurrency": {with(nothing("a", handler.Concurrency(1))),
 			[]string{at + "Concurrency is not supported in Direct mode"}},
 		"Retention": {with(nothing("a", handler.Retention(1))),

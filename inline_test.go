@@ -56,6 +56,10 @@ func TestEveryInlineChannelErrorIsReported(t *testing.T) {
 			[]string{at + "TxGroup is not supported in Inline mode"}},
 		"CircuitBreaker": {with(nothing("a", handler.CircuitBreaker(handler.Breaker{Failures: 1, OpenFor: 1}))),
 			[]string{at + "CircuitBreaker is not supported in Inline mode"}},
+		"NotBefore": {with(nothing("a", handler.NotBefore(func(handler.RawMessage) time.Time { return time.Time{} }))),
+			[]string{at + "NotBefore is not supported in Inline mode"}},
+		"a decoder's time": {[]inbox.Option{inbox.Channel("events", inbox.Inline(), inbox.Kafka(timed), inbox.On("t", nothing("a")))}, []string{
+			`inbox "orders": channel "events" is in Inline mode, where the partition would wait for a message's time: leave NotBefore and NotBeforeHeader of the Decoder out`}},
 		"Concurrency": {with(nothing("a", handler.Concurrency(1))),
 			[]string{at + "Concurrency is not supported in Inline mode"}},
 		"unknown key": {declaring(inbox.InlineHandler("b", nil)),

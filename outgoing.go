@@ -130,6 +130,8 @@ type Event struct {
 	Source string
 	// OccurredAt is the time of the event. Default the time at which it is stored.
 	OccurredAt time.Time
+	// NotBefore is a time before which the message does not leave. Default at once.
+	NotBefore time.Time
 	// Headers and Attributes are the record's headers and the CloudEvent's attributes.
 	Headers    []handler.Header
 	Attributes map[string]string
@@ -183,7 +185,7 @@ func (cfg *config) message(e Event) (m handler.RawMessage, err error) {
 	if declared == nil {
 		return m, errors.New("no outgoing channel publishes this type: declare it with inbox.Publishes")
 	}
-	m = handler.RawMessage{Channel: declared.channel, Type: declared.messageType, ID: e.ID, Source: e.Source,
+	m = handler.RawMessage{Channel: declared.channel, Type: declared.messageType, ID: e.ID, Source: e.Source, NotBefore: e.NotBefore,
 		Properties: handler.Properties{Headers: e.Headers, Attributes: maps.Clone(e.Attributes)}}
 	if m.Content, m.ContentType, m.OrderingKey, err = declared.encode(payload); err != nil {
 		return m, fmt.Errorf("encode as message of type %q: %w", m.Type, err)

@@ -73,6 +73,8 @@ type Config struct {
 	// Wake notifies the processor, and the workers of other processes, that these handlers have new
 	// statuses. It never blocks (contract 4.7).
 	Wake func(handlerKeys []string)
+	// WakeAt makes the processor claim once a status comes due. It never blocks.
+	WakeAt func(due time.Time)
 	// NotifyTx makes the commit of a caller's transaction notify the workers of all processes. If it is nil, none are.
 	NotifyTx func(ctx context.Context, tx *gorm.DB, handlerKeys ...string) error
 	// Reserve asks the processor for slots for so many new statuses, by handler key, to run them without a claim (contract
@@ -199,8 +201,8 @@ func (a *Acceptor) persist(ctx context.Context, p *plan) error {
 		dispatching.failed(err)
 		// If the batch was committed, the next try finds duplicates, which wake no handler: wake them now. If the batch
 		// was to claim statuses, the processor reconciles them instead.
-		if p.batch.Claimer == "" && store.MayBeCommitted(err) {
-			a.cfg.Wake(slices.Collect(maps.Keys(p.keys)))
+		if store.MayBeCommitted(err) {
+			a.wake(p, p.batch.Claimer == "")
 		}
 		return fmt.Errorf("accept %d messages: %w", len(p.batch.Messages), err)
 	}
@@ -226,7 +228,7 @@ func (a *Acceptor) persistTx(ctx context.Context, tx *gorm.DB, p *plan) error {
 // notifyAtCommit makes the commit of the caller's transaction notify all workers, because nothing
 // else learns of that commit.
 func (a *Acceptor) notifyAtCommit(ctx context.Context, tx *gorm.DB, p *plan) error {
-	if a.cfg.NotifyTx == nil || !p.added() {
+	if a.cfg.NotifyTx == nil || !p.added() || len(p.keys) == 0 {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.cfg.StatementTimeout)
@@ -239,8 +241,18 @@ func (a *Acceptor) notifyAtCommit(ctx context.Context, tx *gorm.DB, p *plan) err
 
 // wakeFor wakes the processor if the plan added statuses of which it is not notified yet.
 func (a *Acceptor) wakeFor(p *plan) {
-	if !p.notified && p.added() {
+	if p.added() {
+		a.wake(p, !p.notified)
+	}
+}
+
+// wake wakes the processor when the plan's statuses are due: those that are at once only if now is true.
+func (a *Acceptor) wake(p *plan, now bool) {
+	if now && len(p.keys) > 0 { // without keys Wake would wake all
 		a.cfg.Wake(slices.Collect(maps.Keys(p.keys)))
+	}
+	if !p.due.IsZero() {
+		a.cfg.WakeAt(p.due)
 	}
 }
 
@@ -355,6 +367,7 @@ const (
 	reasonBadText        = "bad_text"
 	reasonBadProperties  = "bad_properties"
 	reasonBadOrderingKey = "bad_ordering_key" // OrderedBy panicked
+	reasonBadNotBefore   = "bad_not_before"   // too far ahead, or the handler's NotBefore panicked
 	reasonIDConflict     = "id_conflict"
 	reasonContentDiffers = "content_differs"
 	reasonRefused        = "refused_by_database"
@@ -368,8 +381,9 @@ type InvalidError struct {
 	MessageID string
 	// Reason is for programs: unknown_channel, unrouted, not_stored (its channel is delivered without an
 	// inbox), missing_id, id_too_long, bad_id, too_long, bad_text, bad_properties, bad_ordering_key
-	// (OrderedBy panicked), id_conflict, content_differs, refused_by_database, no_message (a rejected
-	// record that holds none) or cut (one of which only the beginning is kept).
+	// (OrderedBy panicked), bad_not_before (more than ten years ahead, or the handler's NotBefore panicked),
+	// id_conflict, content_differs, refused_by_database, no_message (a rejected record that holds none) or cut
+	// (one of which only the beginning is kept).
 	Reason string
 	// Detail is for people.
 	Detail string

@@ -34,9 +34,14 @@ func (a *Acceptor) beginDispatch(p *plan) *dispatch {
 	wanted, bytes := make(map[string]int, len(p.keys)), 0
 	for _, m := range p.batch.Messages {
 		for _, s := range m.Handlers {
-			wanted[s.HandlerKey]++
+			if s.NotBefore.IsZero() {
+				wanted[s.HandlerKey]++
+				bytes += m.Size()
+			}
 		}
-		bytes += len(m.Handlers) * m.Size()
+	}
+	if len(wanted) == 0 {
+		return nil
 	}
 	r := a.cfg.Reserve(wanted, bytes)
 	if r == nil {
@@ -49,7 +54,7 @@ func (a *Acceptor) beginDispatch(p *plan) *dispatch {
 	left := r.Bytes()
 	for _, m := range p.batch.Messages {
 		for i := range m.Handlers {
-			if s := &m.Handlers[i]; granted[s.HandlerKey] > 0 && (left > 0 || bytes == 0) {
+			if s := &m.Handlers[i]; s.NotBefore.IsZero() && granted[s.HandlerKey] > 0 && (left > 0 || bytes == 0) {
 				granted[s.HandlerKey]--
 				left -= m.Size()
 				s.Claim, p.batch.Claimer = true, r.Worker()
@@ -75,7 +80,9 @@ func (h *dispatch) committed(stored []store.Accepted) {
 			continue
 		}
 		for _, status := range h.plan.batch.Messages[row].Handlers {
-			unclaimed[status.HandlerKey]++
+			if !status.NotBefore.After(h.plan.now) {
+				unclaimed[status.HandlerKey]++
+			}
 		}
 		for _, c := range s.Claims {
 			if unclaimed[c.HandlerKey]--; unclaimed[c.HandlerKey] == 0 {

@@ -216,7 +216,7 @@ func (p *plan) part(from, maxRows int, apart bool) (part *plan, to int) {
 		return p, to
 	}
 	part = &plan{messages: p.messages, results: p.results, batch: p.batch, rows: p.rows[from:to], keys: p.keys,
-		repeats: map[int]int{}}
+		due: p.due, now: p.now, repeats: map[int]int{}}
 	part.batch.Messages = p.batch.Messages[from:to]
 	if to < len(p.batch.Messages) {
 		part.batch.Rejected = nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
@@ -26,8 +27,11 @@ type plan struct {
 	rows []int
 	// repeats maps messages to the row of an earlier message with the same ID in the same namespace.
 	repeats map[int]int
-	// keys are the handlers that may get new statuses.
+	// keys are the handlers that may get new statuses which are due at once. due is when the first of the others comes
+	// due, zero if there are none (contract 4.8).
 	keys map[string]bool
+	due  time.Time
+	now  time.Time
 	// notified means that the processor is already notified of them.
 	notified bool
 }
@@ -37,9 +41,19 @@ func (p *plan) added() bool {
 	return slices.ContainsFunc(p.results, func(r Result) bool { return r.Handlers > 0 })
 }
 
+// expect notes when the handler of a status has to be woken.
+func (p *plan) expect(s store.NewStatus) {
+	if !s.NotBefore.After(p.now) {
+		p.keys[s.HandlerKey] = true
+	} else if p.due.IsZero() || s.NotBefore.Before(p.due) {
+		p.due = s.NotBefore
+	}
+}
+
 // plan routes and checks the messages. Routing precedes the check of the ID. Messages are stored with traceparent.
 func (a *Acceptor) plan(messages []handler.RawMessage, traceparent string) *plan {
-	p := &plan{messages: messages, results: make([]Result, len(messages)), repeats: map[int]int{}, keys: map[string]bool{}}
+	p := &plan{messages: messages, results: make([]Result, len(messages)), repeats: map[int]int{}, keys: map[string]bool{},
+		now: a.cfg.Clock.Now()}
 	p.batch.Messages, p.rows = make([]store.NewMessage, 0, len(messages)), make([]int, 0, len(messages))
 	type identity struct{ namespace, id string }
 	row := make(map[identity]int, len(messages))
@@ -70,7 +84,7 @@ func (a *Acceptor) plan(messages []handler.RawMessage, traceparent string) *plan
 			continue
 		}
 		m.Properties.Traceparent = traceparent
-		checked, err := a.check(m, handlers)
+		checked, err := a.check(m, handlers, p.now)
 		if err != nil {
 			r.Outcome, r.Err = handler.OutcomeInvalid, err
 			continue
@@ -84,8 +98,8 @@ func (a *Acceptor) plan(messages []handler.RawMessage, traceparent string) *plan
 		row[this] = len(p.batch.Messages)
 		p.batch.Messages = append(p.batch.Messages, checked)
 		p.rows = append(p.rows, i)
-		for _, h := range handlers {
-			p.keys[h.Key()] = true
+		for _, s := range checked.Handlers {
+			p.expect(s)
 		}
 	}
 	return p
@@ -123,7 +137,7 @@ func (p *plan) repeat(i, row int, message store.NewMessage) {
 			return known.HandlerKey == h.HandlerKey
 		}) {
 			first.Handlers = append(first.Handlers, h)
-			p.keys[h.HandlerKey] = true
+			p.expect(h)
 		}
 	}
 }
@@ -171,7 +185,7 @@ func conflict(id, typ, source string) error {
 const defaultTransport = "publish"
 
 // check converts a routed message into what the store persists. It never alters a value to fit a column.
-func (a *Acceptor) check(m handler.RawMessage, handlers []*handler.Handler) (store.NewMessage, error) {
+func (a *Acceptor) check(m handler.RawMessage, handlers []*handler.Handler, now time.Time) (store.NewMessage, error) {
 	transport := cmp.Or(m.Transport, defaultTransport)
 	err := m.IDErr
 	if err == nil {
@@ -202,8 +216,13 @@ func (a *Acceptor) check(m handler.RawMessage, handlers []*handler.Handler) (sto
 			return store.NewMessage{}, &InvalidError{MessageID: m.ID, Reason: reasonBadOrderingKey,
 				Detail: fmt.Sprintf("handler %q", h.Key()), Err: err}
 		}
+		due, err := notBefore(h, m, now)
+		if err != nil {
+			return store.NewMessage{}, &InvalidError{MessageID: m.ID, Reason: reasonBadNotBefore,
+				Detail: fmt.Sprintf("handler %q", h.Key()), Err: err}
+		}
 		row.Handlers = append(row.Handlers, store.NewStatus{HandlerKey: h.Key(), LegacyKeys: h.LegacyKeys(),
-			Retention: cmp.Or(h.Retention(), a.cfg.Retention), Lane: store.LaneOf(h.LaneKey(), key)})
+			Retention: cmp.Or(h.Retention(), a.cfg.Retention), Lane: store.LaneOf(h.LaneKey(), key), NotBefore: due})
 	}
 	return row, nil
 }
@@ -249,6 +268,23 @@ func orderingKey(h *handler.Handler, m handler.RawMessage) (key []byte, err erro
 		return nil
 	})
 	return key, err
+}
+
+// notBefore returns the time before which the handler does not run the message; zero if it may at once.
+func notBefore(h *handler.Handler, m handler.RawMessage, now time.Time) (at time.Time, err error) {
+	if find := h.NotBefore(); find != nil {
+		err = routine.Protect("its NotBefore", func() error {
+			at = find(m)
+			return nil
+		})
+	}
+	if m.NotBefore.After(at) {
+		at = m.NotBefore
+	}
+	if err != nil {
+		return at, err
+	}
+	return store.ChosenDue(at, now)
 }
 
 // reasonOfID classifies what is wrong with an ID.

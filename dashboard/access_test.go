@@ -29,6 +29,7 @@ var allowed = map[string]dashboard.Role{
 	"GET dashboard.svg": dashboard.Viewer,
 
 	"GET audit": dashboard.Operator, "POST retry": dashboard.Operator, "POST discard": dashboard.Operator,
+	"GET reschedule": dashboard.Operator, "POST reschedule": dashboard.Operator,
 	"GET rerun": dashboard.Operator, "POST rerun": dashboard.Operator, "GET release": dashboard.Operator,
 	"GET cancel": dashboard.Operator, "POST cancel": dashboard.Operator,
 	"POST release": dashboard.Operator, "POST selected": dashboard.Operator,

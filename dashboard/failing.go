@@ -62,6 +62,8 @@ var problems = []struct {
 		"It has changed since you loaded the page, so nothing was done. Check its current state before you decide."},
 	{ops.ErrNotPoisoned, http.StatusConflict, "Nothing to retry",
 		"Only poisoned and failing messages can be retried, unless they wait in their lane. Nothing was done."},
+	{ops.ErrNotPending, http.StatusConflict, "It does not wait",
+		"Only a pending status can be rescheduled. A poisoned one can be retried. Nothing was done."},
 	{ops.ErrNotCompleted, http.StatusConflict, "It has not ended",
 		"Only a completed or discarded handler can run again. After a rename, run its status under the other key again. Nothing was done."},
 	{ops.ErrNotClaimed, http.StatusConflict, "It is not running",

@@ -185,6 +185,9 @@ func waits(s ops.StatusDetail, now time.Time) step {
 		return step{Tone: "next", Text: "Waits in its lane", More: more}
 	case s.NextAttemptAt.After(now):
 		next := step{Tone: "next", At: s.NextAttemptAt, Text: "Next attempt"}
+		if !s.NotBefore().IsZero() {
+			next.Text = "Not before"
+		}
 		if s.Obstacle != "" {
 			next.Tone, next.More = "warn", "Its handler: "+s.Obstacle+"."
 		}
@@ -196,6 +199,9 @@ func waits(s ops.StatusDetail, now time.Time) step {
 	}
 	return due
 }
+
+// Waits reports whether a status waits for its time, and not for another attempt.
+func (v *view) Waits(s ops.Status) bool { return s.NotBefore().After(v.Now) }
 
 func workerNote(id string) string {
 	if id == "" {

@@ -256,7 +256,7 @@ func TestUnknownParametersAreRefused(t *testing.T) {
 			require.Equal(t, http.StatusBadRequest, got.Status, page)
 			require.Contains(t, got.Body, "a parameter that this page does not have: “handlr”", page)
 		}
-		for _, page := range []string{"rerun", "release", "cancel"} {
+		for _, page := range []string{"rerun", "release", "cancel", "reschedule"} {
 			got := r.get(page + "?id=m1&namespace=&handler=mail&version=1&force=yes")
 			require.Equal(t, http.StatusBadRequest, got.Status, page)
 			require.Contains(t, got.Body, "a parameter that this page does not have: “force”", page)

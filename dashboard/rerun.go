@@ -14,14 +14,20 @@ import (
 type confirmHandlerBody struct {
 	ops.HandlerRef
 	Form, Back, Heading, Button, Warning string
-	// WithReason asks for a reason.
-	WithReason bool
+	// WithReason asks for a reason, WithTime for a time.
+	WithReason, WithTime bool
 }
 
 func (q *request) confirmRerun() error {
 	return q.confirmHandler(confirmHandlerBody{Heading: "Run this handler again?", Button: "Run again", Form: "./rerun?",
 		WithReason: true,
 		Warning:    "What the handler did for this message is done again. The message's other handlers do not run. The reason goes into the audit."})
+}
+
+func (q *request) confirmReschedule() error {
+	return q.confirmHandler(confirmHandlerBody{Heading: "When is it due?", Button: "Reschedule", Form: "./reschedule?",
+		WithTime: true,
+		Warning:  "The handler does not run before this time. Without one, or with one that is past, it is due now. Its error count stays, and in its lane it keeps its place."})
 }
 
 func (q *request) confirmRelease() error {
@@ -66,9 +72,24 @@ func (q *request) rerun() error {
 	})
 }
 
+func (q *request) reschedule() error {
+	at, err := timeOf(q.r.PostForm.Get("at"))
+	if err != nil {
+		return badInput("“Not before” is not a time such as 2026-01-31T14:30.")
+	}
+	return q.actOnHandler("rescheduled", func(ref ops.HandlerRef) error {
+		return q.d.ops.Reschedule(q.r.Context(), q.actor(), q.statusAt(ref), at)
+	})
+}
+
+// statusAt returns the status whose ID the form has, at the version of a reference.
+func (q *request) statusAt(ref ops.HandlerRef) ops.Ref {
+	return ops.Ref{StatusID: q.given().Get("status"), Version: ref.Version}
+}
+
 func (q *request) release() error {
 	return q.actOnHandler("released", func(ref ops.HandlerRef) error {
-		return q.d.ops.ReleaseClaim(q.r.Context(), q.actor(), ops.Ref{StatusID: q.given().Get("status"), Version: ref.Version})
+		return q.d.ops.ReleaseClaim(q.r.Context(), q.actor(), q.statusAt(ref))
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -48,6 +49,40 @@ func TestOneEndedHandlerIsRunAgain(t *testing.T) {
 		require.Contains(t, actionsOf(r.audit()), "operator@example.org rerun handler")
 		r.as(dashboard.Viewer)
 		require.NotContains(t, r.page("message?id=m1"), "Run again…")
+	})
+}
+
+// TestAStatusIsRescheduled proves contract 4.8, 11.1.
+func TestAStatusIsRescheduled(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		r.as(dashboard.Operator)
+		m := inboxtest.Message("m1")
+		m.NotBefore = r.clock.Now().Add(25 * time.Hour)
+		_, err := r.ib.Accept(t.Context(), m)
+		require.NoError(t, err)
+		require.Contains(t, r.page("messages"), "not before <time")
+		page := r.page("message?id=m1")
+		require.Contains(t, page, "Not before")
+		require.NotContains(t, page, "Next attempt")
+		at := addressIn(t, page, "reschedule")
+		require.Contains(t, r.page("reschedule?"+at.Encode()), `type="datetime-local" name="at"`)
+		next := r.clock.Now().AddDate(0, 0, 3).Truncate(time.Minute)
+		require.Equal(t, http.StatusBadRequest, r.post("reschedule?"+at.Encode(), url.Values{"at": {"soon"}}).Status)
+		form := url.Values{"at": {next.Format("2006-01-02T15:04")}}
+		require.Contains(t, r.follow(r.post("reschedule?"+at.Encode(), form)), "Rescheduled: it is due at that time.")
+		status := func() models.HandlerStatus { return inboxtest.Status(t, r.ib, "m1", at.Get("handler")) }
+		require.Equal(t, next, status().NextAttemptAt.UTC())
+		require.Equal(t, http.StatusConflict, r.post("reschedule?"+at.Encode(), form).Status, "the form was sent twice")
+		at = addressIn(t, r.page("message?id=m1"), "reschedule")
+		r.follow(r.post("reschedule?"+at.Encode(), url.Values{"at": {""}}))
+		require.Equal(t, r.clock.Now(), status().NextAttemptAt.UTC(), "now")
+		require.NotContains(t, r.page("messages"), "due <time datetime=\""+next.Format(time.RFC3339))
+		require.Contains(t, actionsOf(r.audit()), "operator@example.org reschedule status")
+		inboxtest.Process(t, r.ib)
+		require.NotContains(t, r.page("message?id=m1"), "handler="+at.Get("handler")+"&amp;version=4", "it has ended")
+		r.as(dashboard.Viewer)
+		require.Equal(t, http.StatusForbidden, r.get("reschedule?"+at.Encode()).Status)
+		require.NotContains(t, r.page("message?id=m1"), "Reschedule…")
 	})
 }
 

@@ -43,6 +43,8 @@ func routes() []route {
 
 		{post, "retry", Operator, (*request).retry, false, nil},
 		{post, "discard", Operator, (*request).discard, false, nil},
+		{get, "reschedule", Operator, (*request).confirmReschedule, false, with(handlerFields, "status")},
+		{post, "reschedule", Operator, (*request).reschedule, false, nil},
 		{get, "rerun", Operator, (*request).confirmRerun, false, handlerFields},
 		{post, "rerun", Operator, (*request).rerun, false, nil},
 		{get, "cancel", Operator, (*request).confirmCancel, false, handlerFields},

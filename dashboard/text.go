@@ -254,6 +254,7 @@ var noticeTexts = map[string]notice{
 	"retried":          {Text: "Retried: due now."},
 	"discarded":        {Text: "Discarded: it will not run again."},
 	"rerun":            {Text: "Due now: the handler runs again."},
+	"rescheduled":      {Text: "Rescheduled: it is due at that time."},
 	"cancel-requested": {Text: "Requested: its worker cancels the call within about a heartbeat."},
 	"released":         {Text: "Released: due now. The old call may still be running."},
 	"retried-some":     {Text: "Retried.", Counted: true},

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 	"unicode/utf8"
 
 	"go.uber.org/zap"
@@ -105,6 +106,16 @@ type DecoderConfig struct {
 	// write (max.request.size).
 	MaxRecordBytes int `yaml:"max_record_bytes" env:"MAX_RECORD_BYTES"`
 
+	// NotBeforeHeader names the header, or the CloudEvents attribute, with the time before which no handler runs the
+	// message: an RFC 3339 timestamp or Unix milliseconds. An attribute of that name counts before a header, which holds
+	// for every event of a batch. Headers are matched exactly first and then regardless of case. A message without it is
+	// due at once, and any other text makes its record bad. Default none. Do not set it on an Inline or Direct channel,
+	// where it is an error at start (contract 4.8).
+	NotBeforeHeader string `yaml:"not_before_header" env:"NOT_BEFORE_HEADER"`
+	// NotBefore returns that time instead of NotBeforeHeader; the zero time is none. It must be safe for concurrent use.
+	// An error or a panic makes the record bad. Default none. Do not set both.
+	NotBefore func(IDInput) (time.Time, error) `yaml:"-" env:"-"`
+
 	// OrderingKey returns a record's ordering key, which decides its lane. Nil means no lane. Default the Kafka key. It
 	// must be safe for concurrent use, and a panic makes the record bad. Handlers that are not ordered ignore it
 	// (contract 5.12).
@@ -162,8 +173,15 @@ func (c DecoderConfig) Validate() error {
 			all = append(all, fmt.Errorf("option Decoder.%s = %d: must be 1 to %d", f.name, f.value, f.max))
 		}
 	}
+	if c.NotBefore != nil && c.NotBeforeHeader != "" {
+		all = append(all, fmt.Errorf("option Decoder.NotBeforeHeader = %q: must be empty with Decoder.NotBefore",
+			c.NotBeforeHeader))
+	}
 	return errors.Join(all...)
 }
+
+// HasNotBefore reports whether messages may have a time before which they do not run.
+func (c DecoderConfig) HasNotBefore() bool { return c.NotBefore != nil || c.NotBeforeHeader != "" }
 
 // withDefaults returns c with defaults for the fields that are not set.
 func (c DecoderConfig) withDefaults() DecoderConfig {
@@ -256,6 +274,9 @@ func (d *Decoder) Decode(channel string, r Record) (received Received) {
 		in := IDInput{Record: r, Data: m.content, Index: i}
 		if m.event != nil {
 			raw.Properties.Attributes, in.Attributes = m.event, m.event
+		}
+		if raw.NotBefore, err = d.notBefore(in); err != nil {
+			return Received{Record: r, Err: err}
 		}
 		raw.ID, raw.IDErr = d.findID(channel, in, len(messages))
 		out.Messages[i] = raw
@@ -359,6 +380,33 @@ func (d *Decoder) findID(channel string, in IDInput, n int) (string, error) {
 		id += "#" + strconv.Itoa(in.Index)
 	}
 	return id, CheckID(id)
+}
+
+// notBefore returns the time before which a message does not run; zero if it has none.
+func (d *Decoder) notBefore(in IDInput) (time.Time, error) {
+	name := d.cfg.NotBeforeHeader
+	switch {
+	case d.cfg.NotBefore != nil:
+		at, err := d.cfg.NotBefore(in)
+		if err != nil {
+			err = fmt.Errorf("the channel's NotBefore function: %w", err)
+		}
+		return at, err
+	case name == "":
+		return time.Time{}, nil
+	}
+	text := cmp.Or(in.Attributes[name], header(in.Record.Headers, name))
+	if text == "" {
+		return time.Time{}, nil
+	}
+	if ms, err := strconv.ParseInt(text, 10, 64); err == nil {
+		return time.UnixMilli(ms), nil
+	}
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return at, fmt.Errorf("header %q is %q: must be an RFC 3339 timestamp or Unix milliseconds", name, brief.Name(text))
+	}
+	return at, nil
 }
 
 // contentTypeHeader is the name that the CloudEvents Kafka binding and most producers use.

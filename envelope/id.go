@@ -22,7 +22,7 @@ type IDStrategy struct {
 	err       error // why it cannot be used
 }
 
-// IDInput is the message that an ID is found for.
+// IDInput is the message that an ID, or a time, is found for.
 type IDInput struct {
 	// Record is the record as received. A message that was decoded before, such as a handler.RawMessage in package
 	// idempotent, no longer has it: Value is then Data, or nil for an event of a batch.

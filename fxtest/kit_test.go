@@ -81,6 +81,24 @@ func TestProcessAllMovesTheClockFromAttemptToAttempt(t *testing.T) {
 	require.LessOrEqual(t, took, 14*time.Second)
 }
 
+func TestAdvancedClockRunsMessagesThatWait(t *testing.T) {
+	kit := fxtest.New(t, orders(inbox.Func("h", nothing)))
+	m := fxtest.JSON("orders", "order.placed", "o-1", placed{})
+	m.NotBefore = kit.Now().Add(time.Hour)
+	kit.Accept(m)
+	kit.Advance(time.Hour - time.Microsecond)
+	require.Zero(t, kit.Process())
+	kit.RequirePending("o-1", "h")
+	require.Contains(t, failure(t, kit, func(k *fxtest.Kit) { k.RequireCompleted("o-1", "h") }),
+		"is pending, not before 2026-01-01T13:00:00Z, 0 errors charged")
+	kit.Advance(time.Microsecond)
+	require.Equal(t, processor.Drained{Picked: 1, Completed: 1}, kit.Process())
+
+	m.ID, m.NotBefore = "o-2", kit.Now().AddDate(9, 0, 0)
+	kit.Accept(m)
+	require.Equal(t, processor.Drained{Picked: 1, Completed: 1}, kit.ProcessAll(), "it moves the clock there")
+}
+
 func TestProcessRunsMessagesAcceptedByHandlers(t *testing.T) {
 	var kit *fxtest.Kit
 	kit = fxtest.New(t,

@@ -60,9 +60,9 @@ func (k *Kit) Process() processor.Drained {
 	}
 }
 
-// ProcessAll is like Process, but also moves the clock to each next attempt, until every status is completed or
-// poisoned. Do not use it with handlers that snooze until something outside changes. It would not come to an end, and
-// fails the test after maxRounds attempts.
+// ProcessAll is like Process, but also moves the clock to each next attempt and each NotBefore, until every status is
+// completed or poisoned. Do not use it with handlers that snooze until something outside changes. It would not come to
+// an end, and fails the test after maxRounds attempts.
 func (k *Kit) ProcessAll() processor.Drained {
 	k.t.Helper()
 	total := k.Process()

@@ -229,6 +229,8 @@ func summary(s models.HandlerStatus) string {
 		text = "poisoned"
 	case s.ProcessingStartedAt != nil:
 		text = "being processed since " + at(s.ProcessingStartedAt)
+	case s.NextAttemptAt != nil && s.ErrorCount+s.AbandonedCount+s.InterruptedCount == 0:
+		text = "pending, not before " + at(s.NextAttemptAt)
 	case s.NextAttemptAt != nil:
 		text = "pending, next attempt at " + at(s.NextAttemptAt)
 	default:

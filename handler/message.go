@@ -61,6 +61,12 @@ type RawMessage struct {
 	Properties Properties
 	// OrderingKey, if not nil, names the lane (contract 5.12).
 	OrderingKey []byte
+	// NotBefore, if not zero, is the time before which no handler runs the message: the first attempt of each is due
+	// then, or at the handler's own NotBefore if that is later. It is cut to microseconds and judged by the database's
+	// clock; a past time means at once, one more than ten years ahead makes the message invalid. A duplicate does not
+	// change it. In a lane, later messages wait for it. Package idempotent ignores it, and accepts refuse all messages of
+	// Inline and Direct channels. Do not use it to space out retries (contract 4.8).
+	NotBefore time.Time
 }
 
 // Delivery is the input of one attempt: a stored message with its undecoded body.

@@ -24,6 +24,7 @@ type settings struct {
 	middleware     []Middleware
 	breaker        *Breaker
 	idempotencyKey any // a func(Message[T]) (string, error)
+	notBefore      func(m RawMessage) time.Time
 	ordering
 }
 
@@ -134,6 +135,17 @@ func Retention(d time.Duration) Option { return func(s *settings) { s.retention 
 
 // Retention is the handler's own retention; zero means the inbox's.
 func (h *Handler) Retention() time.Duration { return h.retention }
+
+// NotBefore sets the time before which this handler does not run a message; the zero time is none. If the message has a
+// time as well (RawMessage.NotBefore), the later of both holds. at is called concurrently, when the message is accepted
+// and when it is backfilled, and a panic makes the message invalid. An ordered handler's lane waits for the message.
+//
+// Do not use it to delay retries, which Backoff does. Do not use it on an Inline or Direct channel, where it is an error
+// at start. (Contract 4.8.)
+func NotBefore(at func(m RawMessage) time.Time) Option { return func(s *settings) { s.notBefore = at } }
+
+// NotBefore returns the handler's own function for the time before which it does not run a message; nil if it has none.
+func (h *Handler) NotBefore() func(m RawMessage) time.Time { return h.notBefore }
 
 // ordering holds what Ordered, OrderedBy and SkipPoisoned set.
 type ordering struct {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"gorm.io/gorm"
 
@@ -19,7 +20,15 @@ import (
 // waits there for another is not retried. ErrNotFound, ErrStale, ErrProcessing and ErrNotPoisoned say why nothing was
 // done; of two concurrent operators one gets such an error (contract 11.1).
 func (o statusActions) Retry(ctx context.Context, actor Actor, ref Ref) error {
-	return o.actOn(ctx, actor, ActionRetry, ref, "")
+	return o.actOn(ctx, actor, ActionRetry, ref, change{})
+}
+
+// Reschedule changes when a pending status is due: at a time at most ten years ahead, or now if that is past or zero. It
+// changes nothing else: what has failed keeps its counts, and in its lane the status keeps its place, so that one that
+// waits there still waits. The worker finds an earlier time within PollingInterval. ErrNotFound, ErrStale, ErrProcessing
+// and ErrNotPending, for a poisoned status, say why nothing was done (contract 11.1).
+func (o statusActions) Reschedule(ctx context.Context, actor Actor, ref Ref, at time.Time) error {
+	return o.actOn(ctx, actor, ActionReschedule, ref, change{at: at})
 }
 
 // Discard permanently ends an open status without running its handler (again): one that is poisoned, pending, failing
@@ -27,16 +36,25 @@ func (o statusActions) Retry(ctx context.Context, actor Actor, ref Ref) error {
 // completed one. The next row of its lane may run. The reason, which may be empty and has at most 500 characters, goes
 // into the audit. It returns ErrNotFound, ErrStale or ErrProcessing if nothing was done.
 func (o statusActions) Discard(ctx context.Context, actor Actor, ref Ref, reason string) error {
-	return o.actOn(ctx, actor, ActionDiscard, ref, reason)
+	return o.actOn(ctx, actor, ActionDiscard, ref, change{reason: reason})
 }
 
-func (o statusActions) actOn(ctx context.Context, actor Actor, action Action, ref Ref, reason string) error {
+// change is what an operator gives with an action on a status.
+type change struct {
+	reason string
+	at     time.Time // of a reschedule; zero for now
+}
+
+func (o statusActions) actOn(ctx context.Context, actor Actor, action Action, ref Ref, with change) error {
 	id, err := checkID("status ID", ref.StatusID)
 	if err == nil && ref.Version < 0 {
 		err = badInput("version", "%d: must be 0 or more", ref.Version)
 	}
 	if err == nil {
-		err = checkText("reason", reason, 0, maxReason)
+		err = checkText("reason", with.reason, 0, maxReason)
+	}
+	if err == nil {
+		with.at, err = o.checkDue(with.at)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", action, err)
@@ -44,18 +62,19 @@ func (o statusActions) actOn(ctx context.Context, actor Actor, action Action, re
 	var done []store.ChangedStatus
 	err = o.audited(ctx, actor, action, "status "+id, func(ctx context.Context, tx *gorm.DB) (any, error) {
 		var err error
-		if done, err = o.change(ctx, tx, action, []store.VersionedID{{ID: id, Version: ref.Version}}); err != nil {
+		if done, err = o.change(ctx, tx, action, []store.VersionedID{{ID: id, Version: ref.Version}}, with.at); err != nil {
 			return nil, err
 		}
 		if len(done) == 0 {
 			return nil, o.whyNot(ctx, tx, action, id, ref.Version)
 		}
-		return changeDetail{MessageID: done[0].MessageID, HandlerKey: done[0].HandlerKey, Reason: reason}, nil
+		return changeDetail{MessageID: done[0].MessageID, HandlerKey: done[0].HandlerKey, Reason: with.reason,
+			NotBefore: dueText(action, with.at)}, nil
 	})
 	if err != nil {
 		return err
 	}
-	o.wakeAfter(ctx, action == ActionRetry, done)
+	o.wakeAfter(ctx, o.makesDue(action, with.at), done)
 	return nil
 }
 
@@ -64,18 +83,48 @@ type changeDetail struct {
 	HandlerKey string `json:"handler_key"`
 	MessageID  string `json:"message_id"`
 	Reason     string `json:"reason,omitempty"`
+	NotBefore  string `json:"not_before,omitempty"`
 }
 
-// change retries or discards the given statuses that allow it and are at their version, where 0 means any version. It
-// returns the changed ones.
-func (o statusActions) change(ctx context.Context, tx *gorm.DB, action Action, refs []store.VersionedID) (
-	[]store.ChangedStatus, error,
-) {
-	change := o.store.DiscardStatuses
-	if action == ActionRetry {
-		change = o.store.RetryStatuses
+// checkDue returns a time at which statuses are due as it is stored. The zero time is now.
+func (o *access) checkDue(at time.Time) (time.Time, error) {
+	at, err := store.ChosenDue(at, o.opts.Clock.Now())
+	if err != nil {
+		err = badInput("time", "%s", err)
 	}
-	return change(ctx, tx.Statement.ConnPool, refs, o.opts.Clock.Now())
+	return at, err
+}
+
+// dueText returns what the audit has of the time of a reschedule.
+func dueText(action Action, at time.Time) string {
+	switch {
+	case action != ActionReschedule:
+		return ""
+	case at.IsZero():
+		return "now"
+	}
+	return at.Format(time.RFC3339Nano)
+}
+
+// makesDue reports whether an action makes statuses due now.
+func (o *access) makesDue(action Action, at time.Time) bool {
+	return action == ActionRetry || action == ActionReschedule && !at.After(o.opts.Clock.Now())
+}
+
+// change retries, discards or reschedules the given statuses that allow it and are at their version, where 0 means any version. It
+// returns the changed ones.
+func (o statusActions) change(ctx context.Context, tx *gorm.DB, action Action, refs []store.VersionedID,
+	at time.Time,
+) ([]store.ChangedStatus, error) {
+	pool, now := tx.Statement.ConnPool, o.opts.Clock.Now()
+	switch action {
+	case ActionRetry:
+		return o.store.RetryStatuses(ctx, pool, refs, now)
+	case ActionReschedule:
+		return o.store.RescheduleStatuses(ctx, pool, refs, at, now)
+	default:
+		return o.store.DiscardStatuses(ctx, pool, refs, now)
+	}
 }
 
 // whyNot returns the error for a status that was not changed.
@@ -95,7 +144,9 @@ func (o statusActions) whyNot(ctx context.Context, tx *gorm.DB, action Action, i
 		return fmt.Errorf("%w but %s", ErrNotClaimed, stateOf(s))
 	case stateOf(s) == StateProcessing:
 		return fmt.Errorf("%w: its attempt is running", ErrProcessing)
-	case action == ActionDiscard || s.IsPoisoned: // again, since we tried
+	case action == ActionReschedule && s.IsPoisoned:
+		return fmt.Errorf("%w but poisoned: retry it", ErrNotPending)
+	case action != ActionRetry || s.IsPoisoned: // again, since we tried
 		return ErrStale
 	case s.IsWaiting:
 		return fmt.Errorf("%w: it waits in its lane and runs after the status before it", ErrNotPoisoned)

@@ -233,6 +233,7 @@ func TestActorIsRequired(t *testing.T) {
 		r.poison("mail", "no", "1")
 		r.accept("1")
 		r.process()
+		r.acceptLater(r.clock.Now().Add(time.Hour), "later")
 		before := r.rows()
 		for _, actor := range []ops.Actor{"", "  ", ops.Actor(strings.Repeat("ä", 201)), "a\x00b", "\xff"} {
 			for name, act := range actions(t, r, actor, r.ref("mail", "1")) {
@@ -251,14 +252,19 @@ func actions(t *testing.T, r *rig, actor ops.Actor, ref ops.Ref) map[string]func
 	o, err := r.ib.Ops(allowReplay)
 	require.NoError(t, err)
 	const rejected = "00000000-0000-7000-8000-000000000007"
-	poisoned := ops.Filter{HandlerKeys: []string{"mail"}}
+	poisoned, later := ops.Filter{HandlerKeys: []string{"mail"}}, r.ref("mail", "later")
 	halt := ops.PartitionRef{Channel: "c", Topic: "orders", Partition: 1, Offset: 7}
 	return map[string]func() error{
-		"view":             func() error { _, err := o.Message(ctx, actor, ops.MessageRef{ID: "1"}); return err },
-		"retry":            func() error { return o.Retry(ctx, actor, ref) },
-		"discard":          func() error { return o.Discard(ctx, actor, ref, "") },
-		"retry all":        func() error { _, err := o.RetryMatching(ctx, actor, poisoned, ops.Bulk{}); return err },
-		"discard all":      func() error { _, err := o.DiscardMatching(ctx, actor, poisoned, ops.Bulk{}); return err },
+		"view":        func() error { _, err := o.Message(ctx, actor, ops.MessageRef{ID: "1"}); return err },
+		"retry":       func() error { return o.Retry(ctx, actor, ref) },
+		"discard":     func() error { return o.Discard(ctx, actor, ref, "") },
+		"retry all":   func() error { _, err := o.RetryMatching(ctx, actor, poisoned, ops.Bulk{}); return err },
+		"discard all": func() error { _, err := o.DiscardMatching(ctx, actor, poisoned, ops.Bulk{}); return err },
+		"reschedule":  func() error { return o.Reschedule(ctx, actor, later, r.clock.Now().Add(time.Hour)) },
+		"reschedule all": func() error {
+			_, err := o.RescheduleMatching(ctx, actor, poisoned, ops.Bulk{NotBefore: r.clock.Now().Add(time.Hour)})
+			return err
+		},
 		"rerun":            func() error { return o.Rerun(ctx, actor, handled("ship", "1"), reason) },
 		"delete":           func() error { return o.Delete(ctx, actor, ops.MessageRef{ID: "1"}, "1") },
 		"replay":           func() error { _, err := o.Replay(ctx, actor, ops.MessageRef{ID: "1"}, ops.Edit{}); return err },
@@ -286,6 +292,7 @@ func TestActionWithoutAuditRowIsRefused(t *testing.T) {
 		r.reject(8, "bad", func(m *models.RejectedMessage) { m.Headers = "[]" })
 		require.NoError(t, r.ib.Pause(t.Context(), "ship"))
 		r.clock.Advance(2 * time.Hour) // message 2 is due to be cleaned
+		r.acceptLater(r.clock.Now().Add(time.Hour), "later")
 		require.NoError(t, r.d.DB.Create(&models.Handler{HandlerKey: "mail", Paused: true}).Error)
 		r.consumes("c", haltedAtBad)
 		r.removed()
@@ -311,8 +318,10 @@ func TestActionWithoutAuditRowIsRefused(t *testing.T) {
 
 func TestEveryActionLeavesItsAuditRow(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
-		ids := []string{"view", "retry", "discard", "rerun", "retry all", "discard all", "pause", "resume", "replay", "view rejected",
-			"re-accept", "resume_partition", "skip_record", "forget_topic", "cleanup", "delete", "delete rejected"}
+		r.acceptLater(r.clock.Now().AddDate(1, 0, 0), "later")
+		ids := []string{"view", "retry", "discard", "rerun", "retry all", "discard all", "pause", "resume", "replay",
+			"view rejected", "re-accept", "resume_partition", "skip_record", "forget_topic", "reschedule", "reschedule all",
+			"cleanup", "delete", "delete rejected"}
 		r.consumes("c", haltedAtBad)
 		r.removed()
 		for i, name := range ids {
@@ -330,7 +339,7 @@ func TestEveryActionLeavesItsAuditRow(t *testing.T) {
 			switch name {
 			case "cleanup":
 				require.Equal(t, []string{"ada cleanup inbox", "ada cleanup inbox"}, written)
-			case "retry all", "discard all": // a chunk and the end
+			case "retry all", "discard all", "reschedule all": // a chunk and the end
 				line := "ada " + strings.TrimSuffix(name, " all") + " matching statuses"
 				require.Equal(t, []string{line, line}, written)
 			default:

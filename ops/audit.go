@@ -29,6 +29,7 @@ const (
 	actionViewRejected   Action = "view_rejected"
 	ActionRetry          Action = "retry"
 	ActionDiscard        Action = "discard"
+	ActionReschedule     Action = "reschedule"
 	actionRerun          Action = "rerun"
 	actionReleaseClaim   Action = "release_claim"
 	ActionCancel         Action = "cancel" // records the request, like those of partitions
@@ -49,7 +50,7 @@ const (
 
 // Actions returns all actions.
 func Actions() []Action {
-	return []Action{ActionView, actionViewRejected, ActionRetry, ActionDiscard, actionRerun, actionReleaseClaim,
+	return []Action{ActionView, actionViewRejected, ActionRetry, ActionDiscard, ActionReschedule, actionRerun, actionReleaseClaim,
 		ActionCancel, actionDelete, ActionReplay, ActionBackfill, ActionReAccept, actionDeleteRejected,
 		ActionPause, actionResume, actionResumePartition, actionSkipRecord, actionForgetTopic, ActionCleanup,
 		actionDenied}

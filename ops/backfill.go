@@ -22,7 +22,7 @@ import (
 //
 // A message gets no status if the handler has one under any of its keys, or if it is older than the handler's
 // retention. Among channels that share their IDs, the channel on which a message came first counts. The new statuses
-// are due now.
+// are due now, or at the handler's own NotBefore.
 //
 // An ordered handler has to be paused, or nothing is done (ErrNotPaused): pause it, wait a heartbeat, backfill, resume.
 // Each new status then takes its message's place in its lane, before later ones that have not run yet (contract 5.12).
@@ -109,7 +109,8 @@ const backfillPage = 1000
 // unhandled is a message without a row of the handler.
 type unhandled struct {
 	store.UnhandledMessage
-	lane *store.Lane
+	lane      *store.Lane
+	notBefore time.Time
 }
 
 // find returns the messages among the next ones that lack a row; next is nil at the end.
@@ -205,7 +206,7 @@ func (b *backfill) addChunk(ctx context.Context, messages []unhandled) (int, err
 	numbers := make([]int64, len(messages))
 	for i := range messages {
 		numbers[i] = messages[i].Place.Number
-		if err := b.setLane(ctx, &messages[i]); err != nil {
+		if err := b.ask(ctx, &messages[i]); err != nil {
 			return 0, fmt.Errorf("message %q: %w", messages[i].ID, err)
 		}
 	}
@@ -255,7 +256,8 @@ func (b *backfill) rows(messages []unhandled, locked []int64, now time.Time) (ro
 		if err != nil {
 			return nil, fmt.Errorf("make a status ID: %w", err)
 		}
-		rows = append(rows, store.AddedStatus{ID: id.String(), MessageID: m.ID, MessageNumber: m.Place.Number, Lane: m.lane})
+		rows = append(rows, store.AddedStatus{ID: id.String(), MessageID: m.ID, MessageNumber: m.Place.Number, Lane: m.lane,
+			NotBefore: m.notBefore})
 	}
 	return rows, nil
 }
@@ -276,9 +278,10 @@ func (b *backfill) checkPaused(ctx context.Context, pool gorm.ConnPool) error {
 	return nil
 }
 
-// setLane sets the lane of a message of an ordered handler. It reads one message at a time, because each may be large.
-func (b *backfill) setLane(ctx context.Context, m *unhandled) error {
-	if !b.of.Handler.Ordered() {
+// ask asks the handler for a message's lane and time. It reads one message at a time, because each may be large.
+func (b *backfill) ask(ctx context.Context, m *unhandled) error {
+	h := b.of.Handler
+	if !h.Ordered() && h.NotBefore() == nil {
 		return nil
 	}
 	message, err := b.store.LoadMessage(ctx, b.pool(ctx), m.Place.Number)
@@ -290,8 +293,11 @@ func (b *backfill) setLane(ctx context.Context, m *unhandled) error {
 		return err
 	}
 	raw.Channel = b.of.Channel
-	return routine.Protect("its ordering key", func() error {
-		m.lane = store.LaneOf(b.of.Handler.LaneKey(), b.of.Handler.OrderingKey(raw))
-		return nil
+	return routine.Protect("its ordering key or NotBefore", func() (err error) {
+		m.lane = store.LaneOf(h.LaneKey(), h.OrderingKey(raw))
+		if at := h.NotBefore(); at != nil {
+			m.notBefore, err = b.checkDue(at(raw))
+		}
+		return err
 	})
 }

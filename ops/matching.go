@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"gorm.io/gorm"
 
@@ -26,6 +27,8 @@ type Bulk struct {
 	// Reason goes into the audit rows of DiscardMatching, but for those of a DryRun: at most 500 characters, or empty.
 	// Other actions have none.
 	Reason string
+	// NotBefore is when RescheduleMatching makes statuses due, see Reschedule. Other actions have none.
+	NotBefore time.Time
 	// Progress, if not nil, is called after each chunk in the caller's goroutine.
 	Progress func(BulkResult)
 }
@@ -34,7 +37,7 @@ type Bulk struct {
 type BulkResult struct {
 	// Matched is the dry run's count; zero otherwise.
 	Matched Count
-	// Done is how many were retried, discarded, accepted again or added.
+	// Done is how many were retried, discarded, rescheduled, accepted again or added.
 	Done int64
 	// Skipped is how many matched and were not touched: someone else changed, added or deleted them first, they wait in
 	// their lanes, or they are rejected messages of a channel that is not declared here, of a paused handler, of one
@@ -73,6 +76,15 @@ func (o statusActions) DiscardMatching(ctx context.Context, actor Actor, filter 
 	return o.actOnMatching(ctx, actor, ActionDiscard, filter, bulk)
 }
 
+// RescheduleMatching reschedules every pending status that matches the filter to Bulk.NotBefore, in the same way as
+// RetryMatching. Filter.States may contain StatePending, which is the default and includes failing statuses and those
+// that wait in lanes, and StateFailing.
+func (o statusActions) RescheduleMatching(ctx context.Context, actor Actor, filter Filter, bulk Bulk) (
+	BulkResult, error,
+) {
+	return o.actOnMatching(ctx, actor, ActionReschedule, filter, bulk)
+}
+
 const defaultChunk = 200
 
 // errNothing rolls back a part that changed nothing: it needs no audit row. auditedThrough returns nil for it.
@@ -89,6 +101,9 @@ func (o statusActions) actOnMatching(
 		return fail(err)
 	}
 	f, err := forAction(action, filter)
+	if err == nil {
+		bulk.NotBefore, err = o.checkDue(bulk.NotBefore)
+	}
 	if err != nil {
 		return fail(err)
 	}
@@ -130,7 +145,8 @@ func (o *access) inChunks(ctx context.Context, actor Actor, action Action, targe
 	}
 	result, err = run(ctx, bulk)
 	end := endDetail{Event: "ended", Filter: given, Done: result.Done, Duplicates: result.Duplicates,
-		StillBad: result.StillBad, Skipped: result.Skipped, More: result.More, Reason: bulk.Reason}
+		StillBad: result.StillBad, Skipped: result.Skipped, More: result.More, Reason: bulk.Reason,
+		NotBefore: dueText(action, bulk.NotBefore)}
 	if err != nil {
 		end.Error = o.redactor.Error(redact.Value{}, err.Error())
 	}
@@ -149,10 +165,13 @@ func (b Bulk) checked() (Bulk, error) {
 	return b, err
 }
 
-// checkReason returns an error if the action has no reason, or the reason does not fit the audit.
+// checkReason returns an error if the action has no reason or no time, or the reason does not fit the audit.
 func (b Bulk) checkReason(action Action) error {
 	if action != ActionDiscard && b.Reason != "" {
 		return badInput("reason", "only a discard has one")
+	}
+	if action != ActionReschedule && !b.NotBefore.IsZero() {
+		return badInput("time", "only a reschedule has one")
 	}
 	return checkText("reason", b.Reason, 0, maxReason)
 }
@@ -173,7 +192,8 @@ const allMatching = "matching statuses"
 func (o statusActions) actOnChunks(
 	ctx context.Context, actor Actor, action Action, f *filter, given Filter, bulk Bulk,
 ) (result BulkResult, err error) {
-	// A status that fails again after its retry can come again, later in the order of due times. Each is retried once.
+	// A status that fails again after its retry, or is rescheduled, can come again in the order of due times. Each is
+	// changed once.
 	retried := map[string]bool{}
 	for after := (*place)(nil); ; {
 		if err := ctx.Err(); err != nil {
@@ -191,12 +211,13 @@ func (o statusActions) actOnChunks(
 			}
 			continue
 		}
-		if action == ActionRetry && slices.Contains(given.States, StateFailing) {
+		if action == ActionReschedule || action == ActionRetry && slices.Contains(given.States, StateFailing) {
 			for _, h := range out.rows {
 				retried[h.ID] = true
 			}
 		}
-		done, err := o.actOnChunk(ctx, actor, action, chunkDetail{Filter: given, Reason: bulk.Reason}, out.rows)
+		done, err := o.actOnChunk(ctx, actor, action, bulk.NotBefore, chunkDetail{Filter: given, Reason: bulk.Reason,
+			NotBefore: dueText(action, bulk.NotBefore)}, out.rows)
 		if err != nil {
 			return result, err
 		}
@@ -214,18 +235,19 @@ func (o statusActions) actOnChunks(
 
 // forAction checks the filter of an action on all matching statuses.
 func forAction(action Action, given Filter) (*filter, error) {
-	if slices.ContainsFunc(given.States, func(s State) bool {
-		return s != StatePoisoned && s != StateFailing && (s != StatePending || action != ActionDiscard)
-	}) {
-		return nil, badInput("state",
-			"only poisoned, failing and pending statuses may be discarded, only poisoned and failing ones retried")
+	allowed := map[Action][]State{ActionRetry: {StatePoisoned, StateFailing},
+		ActionDiscard:    {StatePoisoned, StateFailing, StatePending},
+		ActionReschedule: {StatePending, StateFailing}}[action]
+	if slices.ContainsFunc(given.States, func(s State) bool { return !slices.Contains(allowed, s) }) {
+		return nil, badInput("state", "only poisoned, failing and pending statuses may be discarded, only poisoned and "+
+			"failing ones retried, only pending and failing ones rescheduled")
 	}
 	if len(given.HandlerKeys) == 0 && given.MessageID == "" && given.Type == "" && given.From.IsZero() &&
 		given.To.IsZero() && given.ErrorText == "" && given.Fingerprint == "" {
 		return nil, badInput("filter", "it takes every status: name the handler keys")
 	}
 	if len(given.States) == 0 {
-		given.States = []State{StatePoisoned}
+		given.States = allowed[:1]
 	}
 	f, err := given.checked()
 	if err == nil {
@@ -246,9 +268,9 @@ func (o statusActions) findChunk(ctx context.Context, f *filter, after *place, c
 }
 
 // actOnChunk changes the rows that are still as they were found. The audit gets detail with these rows.
-func (o statusActions) actOnChunk(ctx context.Context, actor Actor, action Action, detail chunkDetail, rows []hit) (
-	int, error,
-) {
+func (o statusActions) actOnChunk(ctx context.Context, actor Actor, action Action, at time.Time, detail chunkDetail,
+	rows []hit,
+) (int, error) {
 	if len(rows) == 0 {
 		return 0, nil
 	}
@@ -262,7 +284,7 @@ func (o statusActions) actOnChunk(ctx context.Context, actor Actor, action Actio
 	var done []store.ChangedStatus
 	err := o.auditedThrough(ctx, actor, action, allMatching, func(ctx context.Context, tx *gorm.DB) (any, error) {
 		var err error
-		if done, err = o.change(ctx, tx, action, refs); err == nil && len(done) == 0 {
+		if done, err = o.change(ctx, tx, action, refs, at); err == nil && len(done) == 0 {
 			err = errNothing
 		}
 		detail.Statuses = make([]string, len(done))
@@ -274,7 +296,7 @@ func (o statusActions) actOnChunk(ctx context.Context, actor Actor, action Actio
 	if err != nil || len(done) == 0 {
 		return 0, err
 	}
-	o.wakeAfter(ctx, action == ActionRetry, done)
+	o.wakeAfter(ctx, o.makesDue(action, at), done)
 	return len(done), nil
 }
 
@@ -296,12 +318,14 @@ type endDetail struct {
 	Skipped    int64  `json:"skipped"`
 	More       bool   `json:"more"`
 	Reason     string `json:"reason,omitempty"`
+	NotBefore  string `json:"not_before,omitempty"`
 	Error      string `json:"error,omitempty"`
 }
 
 // chunkDetail is the audit's detail of a chunk.
 type chunkDetail struct {
-	Filter   Filter   `json:"filter"`
-	Statuses []string `json:"status_ids"`
-	Reason   string   `json:"reason,omitempty"`
+	Filter    Filter   `json:"filter"`
+	Statuses  []string `json:"status_ids"`
+	Reason    string   `json:"reason,omitempty"`
+	NotBefore string   `json:"not_before,omitempty"`
 }

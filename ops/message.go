@@ -315,6 +315,16 @@ type Status struct {
 	ReceivedAt time.Time
 }
 
+// NotBefore returns the time before which the status does not run for the first time: that of its message or handler,
+// or one that a snooze or an operator has set (contract 4.8). It is zero if an attempt has failed or been interrupted,
+// whose next one is then due at NextAttemptAt, and if the status is not pending. It may be past.
+func (s Status) NotBefore() time.Time {
+	if s.State != StatePending || s.ErrorCount+s.AbandonedCount+s.InterruptedCount > 0 {
+		return time.Time{}
+	}
+	return s.NextAttemptAt
+}
+
 // Message returns a reference to the status's message.
 func (s Status) Message() MessageRef { return MessageRef{ID: s.MessageID, Namespace: s.Namespace} }
 

@@ -25,7 +25,7 @@ import (
 )
 
 // Ops reads one inbox's tables and acts on them. It is safe for concurrent use and starts nothing. All methods except
-// RetryMatching, DiscardMatching, ReAcceptMatching, Backfill and Cleanup end within a few statement timeouts, and
+// RetryMatching, DiscardMatching, RescheduleMatching, ReAcceptMatching, Backfill and Cleanup end within a few statement timeouts, and
 // ReAccept after the handlers that it runs, or with its context. All errors can be distinguished by the Err values of
 // this package.
 type Ops struct {
@@ -173,6 +173,8 @@ var (
 	ErrStale = errors.New("changed meanwhile")
 	// ErrNotPoisoned means that only a poisoned or failing status can be retried.
 	ErrNotPoisoned = errors.New("not poisoned")
+	// ErrNotPending means that only an open status that is neither processing nor poisoned can be rescheduled.
+	ErrNotPending = errors.New("not pending")
 	// ErrNotCompleted means that only a completed or discarded status can be run again.
 	ErrNotCompleted = errors.New("neither completed nor discarded")
 	// ErrNotClaimed means that only the claim of a status that is being processed can be released.

@@ -152,11 +152,16 @@ func (d *drain) ended(*group, bool) *group {
 func (d *drain) outlived(*group) {}
 
 // first reports whether the drain claims the status for the first time: it is new, or was due before. A status that has
-// had an attempt since is due later. So the drain need not remember every status that it has run. A status that is left
-// to another program stays due, and never counts.
+// had an attempt since is due later. So the drain need not remember every status that it has run. One whose own time
+// has come since (contract 4.8) has the version of a first claim. A status that is left to another program stays due,
+// and never counts.
 func (d *drain) first(t *task) bool {
-	return !errors.Is(t.Err, errForeign) && (t.claim.Due.Equal(t.claim.CreatedAt) || !t.claim.Due.After(d.begun))
+	return !errors.Is(t.Err, errForeign) && (t.claim.Due.Equal(t.claim.CreatedAt) || !t.claim.Due.After(d.begun) ||
+		t.claim.Version == firstClaim)
 }
+
+// firstClaim is the version of a status that was inserted and claimed, and not changed otherwise.
+const firstClaim = 2
 
 // countNew counts a status that is claimed for the first time, and reports whether it is.
 func (d *drain) countNew(t *task) bool {

@@ -194,6 +194,10 @@ func (p *Processor) Wake(handlerKeys ...string) {
 	p.notify(handlerKeys...)
 }
 
+// WakeAt makes the processor claim once a status comes due. Workers of other processes find the status themselves, by
+// their next poll at the latest (contract 4.8). It never blocks.
+func (p *Processor) WakeAt(due time.Time) { p.wakeup.at(due) }
+
 // takePaused reads which handler keys operators have paused. One call reads at a time. Otherwise an earlier read with a
 // slow response would undo a later one.
 func (s *shared) takePaused(ctx context.Context) error {

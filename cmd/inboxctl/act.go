@@ -22,11 +22,13 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// action has what differs between retry and discard.
+// action has what differs between retry, discard and reschedule.
 type action struct {
 	verb, done string
-	// states are the states that allow the action. ofMessage are the states of the statuses that a message ID selects.
+	// states are the states that allow the action, the default first. ofMessage are the states of the statuses that a
+	// message ID selects, and refused is the error if it has none.
 	states, ofMessage []ops.State
+	refused           error
 
 	// one acts for a reason, which is empty for actions that have none.
 	one      func(o *ops.Ops, ctx context.Context, actor ops.Actor, ref ops.Ref, reason string) error
@@ -41,7 +43,7 @@ func newRetry(a *app) *cobra.Command {
 		},
 		matching:  (*ops.Ops).RetryMatching,
 		states:    []ops.State{ops.StatePoisoned, ops.StateFailing},
-		ofMessage: []ops.State{ops.StatePoisoned, ops.StateFailing}})
+		ofMessage: []ops.State{ops.StatePoisoned, ops.StateFailing}, refused: ops.ErrNotPoisoned})
 	cmd.Short = "Run poisoned and failing statuses now"
 	cmd.Long = `Makes poisoned and failing statuses due now, with their error count reset. A worker
 then runs their handler as for the first time. A status that fails again is poisoned
@@ -58,7 +60,7 @@ func newDiscard(a *app) *cobra.Command {
 	cmd := newAction(a, &reason, action{verb: "discard", done: "discarded", one: (*ops.Ops).Discard,
 		matching:  (*ops.Ops).DiscardMatching,
 		states:    []ops.State{ops.StatePoisoned, ops.StateFailing, ops.StatePending},
-		ofMessage: []ops.State{ops.StatePoisoned}})
+		ofMessage: []ops.State{ops.StatePoisoned}, refused: ops.ErrNotPoisoned})
 	cmd.Flags().StringVar(&reason, "reason", "", "why, at most 500 characters, for the audit")
 	cmd.Short = "Give up statuses permanently, without running their handler"
 	cmd.Long = `Gives up statuses permanently: their handler will not run for these messages any
@@ -76,6 +78,49 @@ waiting. To discard all that is pending of a running handler, pause it first.
 	cmd.Example = actionExamples("discard") + `
   inboxctl discard order-7f9c2ba4 --reason 'the customer has cancelled'
   inboxctl discard --matching --handler removed.handler --state pending --dry-run`
+	return cmd
+}
+
+func newReschedule(a *app) *cobra.Command {
+	var none, text string
+	var at time.Time
+	cmd := newAction(a, &none, action{verb: "reschedule", done: "rescheduled",
+		one: func(o *ops.Ops, ctx context.Context, actor ops.Actor, ref ops.Ref, _ string) error {
+			return o.Reschedule(ctx, actor, ref, at)
+		},
+		matching: func(o *ops.Ops, ctx context.Context, actor ops.Actor, filter ops.Filter, bulk ops.Bulk) (
+			ops.BulkResult, error,
+		) {
+			bulk.NotBefore = at
+			return o.RescheduleMatching(ctx, actor, filter, bulk)
+		},
+		states:    []ops.State{ops.StatePending, ops.StateFailing},
+		ofMessage: []ops.State{ops.StatePending, ops.StateFailing}, refused: ops.ErrNotPending})
+	cmd.Flags().StringVar(&text, "at", "", "now, a time such as 2026-01-02T03:04:05Z, or how long from now: 90m, 24h, 7d")
+	act := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
+		if text == "" {
+			return misuse("--at is missing: when are they due?")
+		}
+		if text != "now" {
+			if at, err = when("at", text, a.now(), 1); err != nil {
+				return err
+			}
+		}
+		return act(cmd, args)
+	}
+	cmd.Short = "Change when pending statuses are due"
+	cmd.Long = `Changes when pending statuses are due: those that wait for their time ("not
+before"), for their next attempt or for a worker. "--at now" runs them at once.
+Nothing else changes: what has failed keeps its errors, which "inboxctl retry"
+resets, and in its lane a status keeps its place. Statuses that are poisoned or
+being processed cannot be rescheduled. A worker may find an earlier time only with
+its next poll, within 30 s by default.
+
+` + actionHelp
+	cmd.Example = `  inboxctl reschedule 0197a1c2-5b1e-7c3a-9d53-0a3c5c8f2f11 --at now
+  inboxctl reschedule order-7f9c2ba4 --at 2026-03-01T08:00:00Z
+  inboxctl reschedule --matching --handler orders.mail --at 2h --dry-run`
 	return cmd
 }
 
@@ -142,7 +187,7 @@ func newAction(a *app, reason *string, act action) *cobra.Command {
 	filters.bind(cmd)
 	filters.bindStates(cmd, act.states...)
 	cmd.Flags().Lookup("state").Usage = "with --matching: " + joinedStates(act.states, ", ") +
-		"; may be repeated (default poisoned)"
+		"; may be repeated (default " + string(act.states[0]) + ")"
 	when.bindPeriod(cmd, receivedWhen)
 	bulk.bind(cmd)
 	return cmd
@@ -218,7 +263,7 @@ func (a *app) actOnNamed(
 	unresolved := len(problems)
 	if len(ofMessages) > 0 && !yes {
 		for _, s := range ofMessages {
-			a.say("%s of message %s: %s, %s", oneLine(s.HandlerKey), oneLine(s.MessageID), stateName(s),
+			a.say("%s of message %s: %s, %s", oneLine(s.HandlerKey), oneLine(s.MessageID), stateName(s, a.now()),
 				cut(oneLine(s.LastError), errorColumns))
 		}
 		if err := a.agree(ctx, fmt.Sprintf("%s %d statuses", act.verb, len(refs))); err != nil {
@@ -281,7 +326,7 @@ func (a *app) statusesOf(
 			(!s.Failing || s.Waiting || !slices.Contains(act.ofMessage, ops.StateFailing))
 	})
 	if len(able) == 0 {
-		return nil, fmt.Errorf("message %q: %w: none of its statuses is %s", named.messageID, ops.ErrNotPoisoned,
+		return nil, fmt.Errorf("message %q: %w: none of its statuses is %s", named.messageID, act.refused,
 			joinedStates(act.ofMessage, " or "))
 	}
 	return able, nil
@@ -340,7 +385,7 @@ func (a *app) actOnMatching(
 		return misuse("--chunk = %d: must be 1 to %d", bulk.chunk, ops.MaxLimit)
 	}
 	if len(filter.States) == 0 {
-		filter.States = []ops.State{ops.StatePoisoned}
+		filter.States = act.states[:1]
 	}
 	return a.actOnAll(cmd, bulk, bulkAction{verb: act.verb, done: act.done,
 		what: fmt.Sprintf("Statuses that match (%s)", joinedStates(filter.States, ", ")),

@@ -81,19 +81,21 @@ func writeStatuses(w io.Writer, statuses []ops.Status, now time.Time, wide bool)
 		limit("TYPE", 40).limit("ERROR", errorLimit(wide))
 	t.none = "No status found."
 	for _, s := range statuses {
-		t.add(s.ID, stateName(s), s.HandlerKey, s.MessageID, s.Type, ago(now, s.ReceivedAt), number(s.ErrorCount),
+		t.add(s.ID, stateName(s, now), s.HandlerKey, s.MessageID, s.Type, ago(now, s.ReceivedAt), number(s.ErrorCount),
 			s.LastError)
 	}
 	t.write(w)
 }
 
-// stateName returns the state. For a pending status it adds whether it waits in its lane or has failed.
-func stateName(s ops.Status) string {
+// stateName returns the state. For a pending status it adds whether it waits in its lane or for its time, or has failed.
+func stateName(s ops.Status, now time.Time) string {
 	switch {
 	case s.State == ops.StatePending && s.Waiting:
 		return "pending (waits in lane)"
 	case s.Failing:
 		return "pending (failing)"
+	case s.NotBefore().After(now):
+		return "pending (not before " + instant(s.NotBefore()) + ")"
 	}
 	return string(s.State)
 }
@@ -148,18 +150,18 @@ func texts[To, From ~string](all []From) (converted []To) {
 
 var daysAgo = regexp.MustCompile(`^(\d{1,6})d$`)
 
-// when parses a time, or a duration before now.
-func when(flag, text string, now time.Time) (time.Time, error) {
+// when parses a time, or a duration before now or, if sign is 1 and not -1, after it.
+func when(flag, text string, now time.Time, sign int) (time.Time, error) {
 	now = now.Truncate(time.Microsecond) // the precision of a position in --after
 	if text == "" {
 		return time.Time{}, nil
 	}
 	if days := daysAgo.FindStringSubmatch(text); days != nil {
 		n, err := strconv.Atoi(days[1])
-		return now.AddDate(0, 0, -n), err
+		return now.AddDate(0, 0, sign*n), err
 	}
 	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
-		return now.Add(-d), nil
+		return now.Add(time.Duration(sign) * d), nil
 	}
 	for _, layout := range []string{time.RFC3339Nano, "2006-01-02"} {
 		if t, err := time.Parse(layout, text); err == nil {
@@ -167,7 +169,7 @@ func when(flag, text string, now time.Time) (time.Time, error) {
 		}
 	}
 	return time.Time{},
-		misuse("--%s = %q: must be 2026-01-02T03:04:05Z, 2026-01-02 (in UTC), or an age such as 90m, 24h or 7d", flag,
+		misuse("--%s = %q: must be 2026-01-02T03:04:05Z, 2026-01-02 (in UTC), or a duration such as 90m, 24h or 7d", flag,
 			text)
 }
 
@@ -208,8 +210,8 @@ func (p *pageFlags) bindPeriod(cmd *cobra.Command, what string) {
 
 // period parses --from and --to.
 func (p *pageFlags) period(now time.Time) (in period, err error) {
-	if in.from, err = when("from", p.from, now); err == nil {
-		in.to, err = when("to", p.to, now)
+	if in.from, err = when("from", p.from, now, -1); err == nil {
+		in.to, err = when("to", p.to, now, -1)
 	}
 	return in, err
 }

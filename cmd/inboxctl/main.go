@@ -94,8 +94,8 @@ func misuse(format string, args ...any) error {
 var errNotConfirmed = errors.New("not confirmed, nothing was done")
 
 var refusals = []error{
-	errNotConfirmed, ops.ErrStale, ops.ErrAmbiguous, ops.ErrNotPoisoned, ops.ErrNotCompleted, ops.ErrNotClaimed,
-	ops.ErrNotSkippable, ops.ErrStillDeclared, ops.ErrPaused, ops.ErrProcessing,
+	errNotConfirmed, ops.ErrStale, ops.ErrAmbiguous, ops.ErrNotPoisoned, ops.ErrNotPending, ops.ErrNotCompleted,
+	ops.ErrNotClaimed, ops.ErrNotSkippable, ops.ErrStillDeclared, ops.ErrPaused, ops.ErrProcessing,
 	ops.ErrNeedsApplication, ops.ErrReplayOff, cleanup.ErrLeaseHeld,
 }
 

@@ -107,7 +107,7 @@ func writeHeaders(w io.Writer, headers []handler.Header) {
 func writeStatus(w io.Writer, s ops.StatusDetail, now time.Time) {
 	fact(w, "handler", s.HandlerKey)
 	fact(w, "  status", s.ID)
-	fact(w, "  state", stateName(s.Status))
+	fact(w, "  state", stateName(s.Status, now))
 	fact(w, "  accepted", instant(s.CreatedAt))
 	fact(w, "  errors", fmt.Sprintf("%d, abandoned %d, interrupted %d, retried by operators %d", s.ErrorCount,
 		s.AbandonedCount, s.InterruptedCount, s.RequeuedCount))
@@ -118,7 +118,11 @@ func writeStatus(w io.Writer, s ops.StatusDetail, now time.Time) {
 	fact(w, "  fingerprint", s.Fingerprint)
 	switch s.State {
 	case ops.StatePending:
-		fact(w, "  next attempt", nextAttempt(s.Status, now))
+		what := "  next attempt"
+		if s.NotBefore().After(now) {
+			what = "  not before"
+		}
+		fact(w, what, nextAttempt(s.Status, now))
 		fact(w, "  obstacle", s.Obstacle)
 	case ops.StateProcessing:
 		fact(w, "  claimed", fmt.Sprintf("by worker %s, %s ago", s.WorkerID, ago(now, s.ProcessingStartedAt)))

@@ -34,6 +34,7 @@ func TestLostOutputFailsEveryCommand(t *testing.T) {
 		inboxtest.Accept(t, r.ib, "claimed")
 		inboxtest.Exec(t, r.d.DB,
 			`UPDATE inbox_handler_statuses SET processing_started_at = created_at WHERE message_id = 'claimed'`)
+		inboxtest.Accept(t, r.ib, "later")
 		inboxtest.Accept(t, r.ib, "called")
 		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_handler_statuses SET processing_started_at = created_at,
 			worker_id = '00000000-0000-7000-8000-000000000001' WHERE message_id = 'called'`)
@@ -58,6 +59,7 @@ func TestLostOutputFailsEveryCommand(t *testing.T) {
 			{"consumers"}, {"progress"}, {"workers"}, {"locks"}, {"gaps"}, {"markers", "1"}, {"audit"},
 			{"rejected", "list"}, {"rejected", "show", first},
 			{"retry", status("1")}, {"discard", status("2")}, {"retry", "--matching", "--message", "3", "--yes"},
+			{"reschedule", status("later"), "--at", "24h"},
 			{"rerun", "5", "--handler", fine, "--reason", "x", "--yes"}, {"release", "claimed", "--handler", fine, "--yes"},
 			{"replay", "5", "--yes", "--wait", "0"}, {"backfill", fine, "--from", "1h", "--yes"},
 			{"cleanup", "--application", "--yes", "--wait", "0"}, {"request", asked},

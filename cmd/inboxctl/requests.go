@@ -132,7 +132,8 @@ JSON: ops.Request, whose result is an object.`,
 				switch {
 				case err == nil:
 					ref = s.Handler()
-					question = fmt.Sprintf("%s of message %s is %s. Cancel its call", oneLine(key), oneLine(args[0]), stateName(s))
+					question = fmt.Sprintf("%s of message %s is %s. Cancel its call", oneLine(key), oneLine(args[0]),
+						stateName(s, a.now()))
 				case !errors.Is(err, ops.ErrNotFound):
 					return err
 				}

@@ -22,7 +22,7 @@ func newRerun(a *app) *cobra.Command {
 	cmd := newHandlerAction(a, handlerAction{done: "made due",
 		ask: func(s ops.Status) string {
 			return fmt.Sprintf("%s of message %s is %s. What it did is done again. Run it again", oneLine(s.HandlerKey),
-				oneLine(s.MessageID), stateName(s))
+				oneLine(s.MessageID), stateName(s, a.now()))
 		},
 		do: func(ctx context.Context, o *ops.Ops, s ops.Status) error {
 			return o.Rerun(ctx, a.who(), s.Handler(), reason)
@@ -47,7 +47,8 @@ func newRelease(a *app) *cobra.Command {
 	cmd := newHandlerAction(a, handlerAction{done: "released",
 		ask: func(s ops.Status) string {
 			return fmt.Sprintf("%s of message %s is %s, by worker %s for %s. Unless the handler is transactional, it may run twice at once. Release the claim",
-				oneLine(s.HandlerKey), oneLine(s.MessageID), stateName(s), oneLine(s.WorkerID), ago(a.now(), s.ProcessingStartedAt))
+				oneLine(s.HandlerKey), oneLine(s.MessageID), stateName(s, a.now()), oneLine(s.WorkerID),
+				ago(a.now(), s.ProcessingStartedAt))
 		},
 		do: func(ctx context.Context, o *ops.Ops, s ops.Status) error {
 			return o.ReleaseClaim(ctx, a.who(), s.Ref())

@@ -134,7 +134,8 @@ func newRoot(a *app) *cobra.Command {
 
 	root.AddCommand(
 		watchable(a, newStatus(a)), watchable(a, newList(a)), newShow(a), watchable(a, newFailures(a)),
-		newRetry(a), newDiscard(a), newRerun(a), newRelease(a), newCancel(a), newReplay(a), newDelete(a), newRejected(a),
+		newRetry(a), newDiscard(a), newReschedule(a), newRerun(a), newRelease(a), newCancel(a), newReplay(a), newDelete(a),
+		newRejected(a),
 		watchable(a, newHandlers(a)), watchable(a, newHandler(a)), newPause(a), newResume(a),
 		watchable(a, newConsumers(a)), newResumePartition(a),
 		newSkipRecord(a), watchable(a, newProgress(a)), newForgetTopic(a), watchable(a, newWorkers(a)),

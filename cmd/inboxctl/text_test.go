@@ -114,12 +114,12 @@ func TestTimesOfFilters(t *testing.T) {
 		"2026-01-02T03:04:05+01:00": time.Date(2026, 1, 2, 2, 4, 5, 0, time.UTC),
 		"2026-01-02":                time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC),
 	} {
-		got, err := when("from", text, now)
+		got, err := when("from", text, now, -1)
 		require.NoError(t, err)
 		require.Equal(t, want, got, text)
 	}
 	for _, text := range []string{"yesterday", "-1h", "5", "2026-13-01", "1d2h"} {
-		_, err := when("from", text, now)
+		_, err := when("from", text, now, -1)
 		require.ErrorContains(t, err, "--from = ")
 		require.Equal(t, exitMisuse, exitCode(err))
 	}

@@ -373,9 +373,57 @@ func checkOperatorsReadFewRowsOfALargeInbox(t *testing.T, open opener) {
 			require.Len(t, discarded, 2)
 			return err
 		}},
+		{"RescheduleStatuses", 100, func() error {
+			changed, err := st.RescheduleStatuses(ctx, pool, []store.VersionedID{{ID: id(70_001)}, {ID: id(80_002)}}, late, loaded)
+			require.Len(t, changed, 2)
+			return err
+		}},
 		{"DeleteMessage", 100, func() error {
 			deleted, _, _, err := st.DeleteMessage(ctx, pool, 1_000)
 			require.NotNil(t, deleted)
+			return err
+		}},
+	})
+}
+
+// TestClaimsReadNothingThatIsDueLater adds statuses that are due in a year to a large inbox, so that most open ones are.
+func TestClaimsReadNothingThatIsDueLater(t *testing.T) {
+	onEach(t, checkClaimsReadNothingThatIsDueLater)
+}
+
+func checkClaimsReadNothingThatIsDueLater(t *testing.T, open opener) {
+	db, st := storetest.Migrated(t, open(t))
+	loadLarge(t, db)
+	require.NoError(t, db.Exec(`SET foreign_key_checks = 0`).Error) // the rows have no messages
+	const parts = 2                                                 // of 100,000; a million take a minute to insert
+	for part := 1; part <= parts; part++ {
+		require.NoError(t, db.Exec(`INSERT INTO inbox_handler_statuses (id, message_number, message_id, handler_key, sequence, created_at,
+				outcome, next_attempt_at, lane_handler, lane_key)
+			SELECT CONCAT('0191', LPAD(?, 4, '0'), LPAD(n, 28, '0')), ? + n, CONCAT('m', n),
+				CASE n % 3 WHEN 0 THEN 'hot' WHEN 1 THEN 'lanes' ELSE 'later' END,
+				? + n, ?, '', ? + INTERVAL n SECOND, CASE WHEN n % 3 = 1 THEN ? END, CASE WHEN n % 3 = 1 THEN 10000 + n END
+			FROM `+digits, part, part*1_000_000, part*1_000_000, loaded, loaded.AddDate(1, 0, 0), store.LaneHandler("lanes")).Error)
+	}
+	ctx, rule := t.Context(), &store.LaneRule{Handlers: []int64{store.LaneHandler("lanes")}}
+	claim := func(limit store.KeyLimit, want int) func() error {
+		return func() error {
+			got, err := st.Claim(ctx, store.ClaimRequest{Now: loaded, Limits: []store.KeyLimit{limit}})
+			require.Len(t, got.Claims, want)
+			return err
+		}
+	}
+	requireFewRows(t, db, []reading{
+		{"Claim", 500, claim(store.KeyLimit{HandlerKey: "hot", Limit: 100}, 100)},
+		{"Claim in lanes", 5000, claim(store.KeyLimit{HandlerKey: "lanes", Limit: 100, Lanes: rule}, 100)},
+		{"Claim of nothing", 10, claim(store.KeyLimit{HandlerKey: "later", Limit: 100}, 0)},
+		{"NextDue", 20, func() error {
+			due, err := st.NextDue(ctx, []string{"hot", "lanes", "later"}, loaded)
+			require.Equal(t, loaded.AddDate(1, 0, 0), due)
+			return err
+		}},
+		{"Backlog", 5000, func() error {
+			_, err := st.Backlog(ctx, []store.KeyLimit{{HandlerKey: "later", Limit: 1000},
+				{HandlerKey: "lanes", Limit: 100, Lanes: rule}}, loaded)
 			return err
 		}},
 	})

@@ -26,6 +26,7 @@ type ledger struct {
 	expired   map[broker.Partition]int64 // what precedes is deleted from the log
 	lost      map[string]bool            // messages that a gap has taken, or at least one of their records
 	former    []Message                  // of logs that were deleted
+	notBefore map[string]time.Time       // by message
 }
 
 // run is a call of a handler.
@@ -69,6 +70,9 @@ func (w *world) begin(s *process, handler, message string) *run {
 		if handler == "greet" && other.process == s && other.ended && other.err == nil {
 			w.breaks("%s runs for %s in %s, which has a marker in memory", handler, message, s.name)
 		}
+	}
+	if early := l.notBefore[message].Sub(time.Now()); early > 0 && !w.plan.has(Jump) {
+		w.breaks("%s runs for %s %s before its time", handler, message, early)
 	}
 	if l.discarded[key] {
 		w.breaks("%s runs for %s, which is discarded", handler, message)
@@ -164,6 +168,13 @@ func (l *ledger) produced(m Message, offset int64) {
 		panic(fmt.Sprintf("offset %d after %d records", offset, len(l.logs[at])))
 	}
 	l.logs[at] = append(l.logs[at], m)
+}
+
+// waits notes that a message must not run before a time.
+func (l *ledger) waits(id string, until time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.notBefore[id] = until
 }
 
 func (l *ledger) acknowledged(id string) {

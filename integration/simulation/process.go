@@ -158,7 +158,7 @@ func (p *place) drain(id string, lasts time.Duration) {
 	if s == nil {
 		return
 	}
-	s.accept(id)
+	s.accept(id, 0)
 	ctx, cancel := context.WithTimeout(s.life, lasts)
 	defer cancel()
 	drained, err := s.inbox.ProcessPending(ctx)

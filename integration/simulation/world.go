@@ -78,7 +78,7 @@ func Run(plan Plan) Report {
 	w := &world{plan: plan, began: time.Now(), counts: map[string]int{}}
 	w.ledger = ledger{runs: map[[2]string][]*run{}, logs: map[broker.Partition][]Message{},
 		durable: map[broker.Partition]int64{}, discarded: map[[2]string]bool{}, expired: map[broker.Partition]int64{},
-		lost: map[string]bool{}}
+		lost: map[string]bool{}, notBefore: map[string]time.Time{}}
 	w.cache.values = map[string]cached{}
 	if err := w.run(); err != nil {
 		w.breaks("the run ends: %v", err)
@@ -293,7 +293,8 @@ func (w *world) event(e Event) {
 		w.working.Go(w.clean)
 	case Accept:
 		if s := p.now.Load(); s != nil {
-			w.working.Go(func() { s.accept(fmt.Sprintf("own%d", e.At/time.Millisecond)) })
+			later := time.Duration(e.Rate%3) * time.Minute
+			w.working.Go(func() { s.accept(fmt.Sprintf("own%d", e.At/time.Millisecond), later) })
 		}
 	case Drain:
 		p.commands <- func() { p.drain(fmt.Sprintf("own%d", e.At/time.Millisecond), e.For) }
@@ -375,11 +376,16 @@ func (w *world) expire(topic string, but int64, within time.Duration) {
 	}
 }
 
-// accept has the application of a process accept a message.
-func (s *process) accept(id string) {
+// accept has the application of a process accept a message that does not run before so much later.
+func (s *process) accept(id string, later time.Duration) {
+	m := handler.RawMessage{Channel: orders, Type: "t", ID: id}
+	if later > 0 {
+		m.NotBefore = time.Now().Add(later).Truncate(time.Microsecond)
+		s.w.ledger.waits(id, m.NotBefore)
+	}
 	ctx, cancel := context.WithTimeout(s.life, time.Minute)
 	defer cancel()
-	_, err := s.inbox.Accept(ctx, handler.RawMessage{Channel: orders, Type: "t", ID: id})
+	_, err := s.inbox.Accept(ctx, m)
 	s.w.note("%s accepts %s: %v", s.name, id, err)
 	if err == nil && !s.dead.Load() {
 		s.w.ledger.acknowledged(id)

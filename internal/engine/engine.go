@@ -168,7 +168,7 @@ func (e *Engine) newAcceptor() (*acceptor.Acceptor, error) {
 		Decoders: e.decoders(), Options: cfg.Acceptor, Own: cfg.ownPolicies(),
 		StatementTimeout: cfg.Processor.StatementTimeout, Retention: cfg.Cleanup.Retention, Redactor: cfg.Redactor,
 		Clock: cfg.Clock, Logger: e.log, Counters: e.counters, Instruments: e.instruments, Hooks: cfg.Hooks,
-		Wake: func(keys []string) { e.processor.Wake(keys...) }, NotifyTx: notifyTx,
+		Wake: func(keys []string) { e.processor.Wake(keys...) }, WakeAt: e.processor.WakeAt, NotifyTx: notifyTx,
 		Reserve: func(wanted map[string]int, bytes int) acceptor.Reservation {
 			if r := e.processor.Reserve(wanted, bytes); r != nil {
 				return r

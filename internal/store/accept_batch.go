@@ -46,8 +46,11 @@ type NewStatus struct {
 	// Lane is nil if the message has none with this handler.
 	Lane *Lane
 	// Claim asks for the row to be claimed by the batch's Claimer. It is only for rows without a lane, since only Claim
-	// can judge lanes. It is ignored for a message that was known before.
+	// can judge lanes, and without NotBefore. It is ignored for a message that was known before.
 	Claim bool
+	// NotBefore becomes the row's next_attempt_at if it is past the time at which the row is created. It is in
+	// microseconds, and zero for a row that is due at once.
+	NotBefore time.Time
 }
 
 // Accepted is the result for one message.

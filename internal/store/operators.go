@@ -258,6 +258,10 @@ type StatusActions interface {
 	RetryStatuses(ctx context.Context, pool gorm.ConnPool, refs []VersionedID, now time.Time) ([]ChangedStatus, error)
 	// DiscardStatuses ends the given statuses that are open, not processing, and at their versions.
 	DiscardStatuses(ctx context.Context, pool gorm.ConnPool, refs []VersionedID, now time.Time) ([]ChangedStatus, error)
+	// RescheduleStatuses makes the given statuses due at a time, or now if that is past, that are open, neither processing
+	// nor poisoned, and at their versions.
+	RescheduleStatuses(ctx context.Context, pool gorm.ConnPool, refs []VersionedID, at, now time.Time) (
+		[]ChangedStatus, error)
 	// RerunStatus makes a processed or discarded status due that is at a version. The caller has locked its message. It
 	// returns nil if there is none.
 	RerunStatus(ctx context.Context, pool gorm.ConnPool, messageNumber int64, handlerKey string, version int64,
@@ -424,7 +428,7 @@ type Backfiller interface {
 	// LockMessages locks messages as accepts do, and returns those that exist.
 	LockMessages(ctx context.Context, pool gorm.ConnPool, numbers []int64) ([]int64, error)
 	// AddStatuses adds statuses of a handler key to messages that have none under any of its keys, in their lanes, due
-	// now. It returns their IDs.
+	// now or at their times. It returns their IDs.
 	AddStatuses(ctx context.Context, pool gorm.ConnPool, key string, keys []string, statuses []AddedStatus,
 		now time.Time) ([]string, error)
 }
@@ -454,6 +458,7 @@ type AddedStatus struct {
 	ID, MessageID string
 	MessageNumber int64
 	Lane          *Lane
+	NotBefore     time.Time // as in NewStatus
 }
 
 // ConsumerViews read the stored rows of workers, consumers and leases, and operators' requests to consumers.

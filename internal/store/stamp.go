@@ -1,6 +1,7 @@
 package store
 
 import (
+	"fmt"
 	"strings"
 	"time"
 )
@@ -74,4 +75,16 @@ func StorableTime(t time.Time) time.Time {
 		return last
 	}
 	return t.Truncate(time.Microsecond)
+}
+
+// maxYearsAhead is how far ahead a due time may be. A later one is a mistake, such as a wrong unit.
+const maxYearsAhead = 10
+
+// ChosenDue returns a due time that an application or an operator has chosen, as it is stored. A time too far ahead is an
+// error.
+func ChosenDue(at, now time.Time) (time.Time, error) {
+	if at.After(now.AddDate(maxYearsAhead, 0, 0)) {
+		return time.Time{}, fmt.Errorf("%s is more than %d years ahead", at.UTC().Format(time.RFC3339), maxYearsAhead)
+	}
+	return StorableTime(at.UTC()), nil
 }

@@ -36,6 +36,7 @@ type StatusRow struct {
 	HandlerKey string
 	Lane       *store.Lane
 	Claim      bool
+	NotBefore  time.Time
 	// MessageBytes is the size of the message's content and properties.
 	MessageBytes int
 	message      int // index in the batch
@@ -44,6 +45,14 @@ type StatusRow struct {
 
 // Identity is what identifies a message (contract 4.4).
 type Identity struct{ ID, Namespace string }
+
+// FirstDue returns the next_attempt_at of a new row that is created at a time; nil if it is due at once.
+func (r *StatusRow) FirstDue(created time.Time) *time.Time {
+	if r.NotBefore.After(created) {
+		return &r.NotBefore
+	}
+	return nil
+}
 
 // IdentityOf returns the identity of a message.
 func IdentityOf(m *store.NewMessage) Identity { return Identity{m.ID, m.Namespace} }
@@ -254,7 +263,7 @@ func statusRows(messages []store.NewMessage) (all []StatusRow, statuses [][]Stat
 				return nil, nil, fmt.Errorf("make a status ID: %w", err)
 			}
 			all = append(all, StatusRow{ID: id.String(), MessageID: messages[i].ID, Namespace: messages[i].Namespace,
-				HandlerKey: handler.HandlerKey, Lane: handler.Lane, Claim: handler.Claim,
+				HandlerKey: handler.HandlerKey, Lane: handler.Lane, Claim: handler.Claim, NotBefore: handler.NotBefore,
 				MessageBytes: messages[i].Size(), message: i, position: len(all)})
 		}
 		statuses[i] = all[first:len(all):len(all)]

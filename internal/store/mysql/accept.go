@@ -33,8 +33,8 @@ VALUES ` + strings.Repeat(`, (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, rows)[2:]
 
 // insertStatusesSQL inserts statuses in the order of acceptance, which is that of their sequence.
 func insertStatusesSQL(rows int) string {
-	return `INSERT INTO {statuses} (id, message_number, message_bytes, message_id, handler_key, created_at, lane_handler, lane_key, processing_started_at, worker_id)
-VALUES ` + strings.Repeat(`, (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, rows)[2:]
+	return `INSERT INTO {statuses} (id, message_number, message_bytes, message_id, handler_key, created_at, lane_handler, lane_key, processing_started_at, worker_id, next_attempt_at)
+VALUES ` + strings.Repeat(`, (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, rows)[2:]
 }
 
 const (
@@ -282,15 +282,18 @@ func (a *accept) InsertStatuses(ctx context.Context, pool gorm.ConnPool, statuse
 	}
 	for left := statuses; len(left) > 0; {
 		n := chunks[slices.IndexFunc(chunks, func(n int) bool { return n <= len(left) })]
-		args := make([]any, 0, n*10)
+		args := make([]any, 0, n*11)
 		for _, row := range left[:n] {
 			values := []any{row.ID, row.Number, row.MessageBytes, row.MessageID, row.HandlerKey, mysqldialect.Time(created),
-				nil, nil, nil, nil}
+				nil, nil, nil, nil, nil}
 			if row.Lane != nil {
 				values[6], values[7] = row.Lane.Handler, row.Lane.Key
 			}
 			if claims && row.Claim {
 				values[8], values[9] = mysqldialect.Time(now), worker
+			}
+			if due := row.FirstDue(created); due != nil {
+				values[10] = mysqldialect.Time(*due)
 			}
 			args, added = append(args, values...), append(added, row.ID)
 		}

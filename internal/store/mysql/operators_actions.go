@@ -32,6 +32,8 @@ WHERE s.id IN ({list ?1}) AND s.completed_at IS NULL AND `
 
 	isDiscardable = `(s.is_poisoned OR s.processing_started_at IS NULL)`
 
+	isReschedulable = `NOT s.is_poisoned AND s.processing_started_at IS NULL`
+
 	inOrder = ` ORDER BY s.id FOR UPDATE`
 
 	// lockEndedOneSQL locks an ended row by the unique key on (message_number, handler_key).
@@ -55,6 +57,11 @@ WHERE id IN ({list ?1})`
 	discardSQL = `
 UPDATE {statuses} FORCE INDEX (PRIMARY) SET completed_at = ` + atSQL + `, outcome = 'discarded', abandoned_count = 0, interrupted_count = 0, is_poisoned = 0,
 	next_attempt_at = NULL, ` + unclaimed + `
+WHERE id IN ({list ?1})`
+
+	// The row is due at ?3, or now if that is past or NULL.
+	rescheduleSQL = `
+UPDATE {statuses} FORCE INDEX (PRIMARY) SET next_attempt_at = COALESCE(GREATEST(?3, ` + atSQL + `), ` + atSQL + `), version = version + 1
 WHERE id IN ({list ?1})`
 
 	releaseClaimSQL = `
@@ -89,6 +96,13 @@ func (s *Store) DiscardStatuses(ctx context.Context, pool gorm.ConnPool, refs []
 	return s.act(ctx, pool, isDiscardable+inOrder, discardSQL, refs, now)
 }
 
+func (s *Store) RescheduleStatuses(ctx context.Context, pool gorm.ConnPool, refs []store.VersionedID,
+	at, now time.Time,
+) ([]store.ChangedStatus, error) {
+	due := sql.NullTime{Time: at, Valid: !at.IsZero()} // the driver has another zero time
+	return s.act(ctx, pool, isReschedulable+inOrder, rescheduleSQL, refs, now, due)
+}
+
 func (s *Store) ReleaseClaim(ctx context.Context, pool gorm.ConnPool, ref store.VersionedID, now time.Time) (
 	*store.ChangedStatus, error,
 ) {
@@ -103,7 +117,7 @@ func (s *Store) ReleaseClaim(ctx context.Context, pool gorm.ConnPool, ref store.
 
 // act changes the rows that fulfill a condition and are at their versions; a version of 0 is any.
 func (s *Store) act(ctx context.Context, pool gorm.ConnPool, condition, statement string, refs []store.VersionedID,
-	now time.Time,
+	now time.Time, more ...any,
 ) (done []store.ChangedStatus, err error) {
 	versions := make(map[string]int64, len(refs))
 	for _, ref := range refs {
@@ -120,7 +134,7 @@ func (s *Store) act(ctx context.Context, pool gorm.ConnPool, condition, statemen
 			ids, done = append(ids, c.ID), append(done, c.ChangedStatus)
 		}
 	}
-	_, err = execAll(ctx, s, pool, statement, ids, now)
+	_, err = execAll(ctx, s, pool, statement, ids, append([]any{now}, more...)...)
 	return done, err
 }
 
@@ -216,7 +230,7 @@ SELECT message_number, MIN(sequence), MAX(message_bytes), SUM(CASE WHEN handler_
 FROM {statuses} FORCE INDEX (message) WHERE message_number IN ({list ?1}) GROUP BY message_number`
 
 	addStatusesSQL = `
-INSERT INTO {statuses} (id, message_number, message_id, handler_key, sequence, message_bytes, created_at, lane_handler, lane_key)
+INSERT INTO {statuses} (id, message_number, message_id, handler_key, sequence, message_bytes, created_at, lane_handler, lane_key, next_attempt_at)
 {rows ?1}`
 )
 
@@ -252,9 +266,12 @@ func (s *Store) AddStatuses(ctx context.Context, pool gorm.ConnPool, key string,
 		if !has || e.has > 0 {
 			continue
 		}
-		row := []any{each.ID, each.MessageNumber, each.MessageID, key, e.sequence, e.bytes, at, nil, nil}
+		row := []any{each.ID, each.MessageNumber, each.MessageID, key, e.sequence, e.bytes, at, nil, nil, nil}
 		if each.Lane != nil {
 			row[7], row[8] = each.Lane.Handler, each.Lane.Key
+		}
+		if each.NotBefore.After(at) {
+			row[9] = each.NotBefore
 		}
 		rows, added = append(rows, row), append(added, each.ID)
 	}

@@ -33,6 +33,13 @@ FROM {refs} AS c
 WHERE ` + isRef + ` AND (s.is_poisoned OR s.processing_started_at IS NULL)
 RETURNING {changed}`
 
+// reschedule uses the index on open statuses, see retry. A row that waits in its lane goes on waiting.
+const reschedule = `
+UPDATE {statuses} AS s SET next_attempt_at = CASE WHEN $3 > {at} THEN $3 ELSE {at} END, version = s.version + 1
+FROM {refs} AS c
+WHERE ` + isRef + ` AND NOT s.is_poisoned AND s.processing_started_at IS NULL
+RETURNING {changed}`
+
 // rerun finds the row by the primary key: no index has completed rows by ID. The caller has locked the message, so that
 // cleanup does not delete the row. Published_at and poisoned_at are of an earlier life of the row.
 const rerun = `
@@ -70,13 +77,19 @@ func (q Queries) DiscardStatuses(ctx context.Context, pool gorm.ConnPool, refs [
 	return q.change(ctx, pool, discard, refs, now)
 }
 
+func (q Queries) RescheduleStatuses(ctx context.Context, pool gorm.ConnPool, refs []store.VersionedID,
+	at, now time.Time) ([]store.ChangedStatus, error) {
+	return q.change(ctx, pool, reschedule, refs, now, q.form.Time(at))
+}
+
 func (q Queries) change(ctx context.Context, pool gorm.ConnPool, statement string, refs []store.VersionedID,
-	now time.Time) ([]store.ChangedStatus, error) {
+	now time.Time, more ...any) ([]store.ChangedStatus, error) {
 	rows := make([][2]any, len(refs))
 	for i, ref := range refs {
 		rows[i] = [2]any{ref.ID, ref.Version}
 	}
-	return query(ctx, q, pool, statement, scanChanged, base.JSONList(rows), q.form.Time(now))
+	return query(ctx, q, pool, statement, scanChanged,
+		append([]any{base.JSONList(rows), q.form.Time(now)}, more...)...)
 }
 
 func (q Queries) RerunStatus(ctx context.Context, pool gorm.ConnPool, messageNumber int64, handlerKey string,

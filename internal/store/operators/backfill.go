@@ -62,11 +62,13 @@ func (q Queries) LockMessages(ctx context.Context, pool gorm.ConnPool, numbers [
 // message: only another handler's row shows when the message was accepted, since numbers do not follow the order of one
 // accept. A message without any row is about to be cleaned up.
 const addStatuses = `
-INSERT INTO {statuses} (id, message_number, message_id, handler_key, sequence, message_bytes, created_at, lane_handler, lane_key)
+INSERT INTO {statuses} (id, message_number, message_id, handler_key, sequence, message_bytes, created_at, lane_handler, lane_key, next_attempt_at)
 SELECT m.id, m.number, m.message_id, $4, (SELECT min(s.sequence) FROM {statuses} s WHERE s.message_number = m.number),
-	(SELECT max(s.message_bytes) FROM {statuses} s WHERE s.message_number = m.number), {at}, m.lane_handler, m.lane_key
+	(SELECT max(s.message_bytes) FROM {statuses} s WHERE s.message_number = m.number), {at}, m.lane_handler, m.lane_key,
+	CASE WHEN m.not_before > {at} THEN m.not_before END
 FROM (
-	SELECT CAST({0} AS bigint) AS number, {1} AS message_id, {2 as ID} AS id, CAST({3} AS bigint) AS lane_handler, CAST({4} AS bigint) AS lane_key
+	SELECT CAST({0} AS bigint) AS number, {1} AS message_id, {2 as ID} AS id, CAST({3} AS bigint) AS lane_handler, CAST({4} AS bigint) AS lane_key,
+		{5 as time} AS not_before
 	FROM {list}
 ) m
 WHERE (SELECT count(*) FROM {statuses} s WHERE s.message_number = m.number AND s.handler_key {= any text}) = 0
@@ -76,9 +78,9 @@ RETURNING id`
 
 func (q Queries) AddStatuses(ctx context.Context, pool gorm.ConnPool, key string, keys []string,
 	statuses []store.AddedStatus, now time.Time) ([]string, error) {
-	rows := make([][5]any, len(statuses))
+	rows := make([][6]any, len(statuses))
 	for i, s := range statuses {
-		rows[i] = [5]any{s.MessageNumber, s.MessageID, s.ID, nil, nil}
+		rows[i] = [6]any{s.MessageNumber, s.MessageID, s.ID, nil, nil, q.form.Time(s.NotBefore)}
 		if s.Lane != nil {
 			rows[i][3], rows[i][4] = s.Lane.Handler, s.Lane.Key
 		}

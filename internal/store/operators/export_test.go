@@ -187,6 +187,7 @@ func PlansOf(q Queries) []Planned {
 		{"sequenceOf", sequenceOf, []any{id(1000001)}, statusID, 1, "INDEX " + statusID + " (id=?)"},
 		{"retry", retry, []any{refs, now}, statusID, 10, "INDEX " + statusID + " (id=?)"},
 		{"discard", discard, []any{refs, now}, statusID, 10, "INDEX " + statusID + " (id=?)"},
+		{"reschedule", reschedule, []any{refs, now, now}, statusID, 10, "INDEX " + statusID + " (id=?)"},
 		{"rerun", rerun, []any{7, now, "hot", 1}, ofMessage, 2, auto + statuses +
 			"_1 (message_number=? AND handler_key=?)"},
 		{"releaseClaim", releaseClaim, []any{id(1000001), now, 1}, statusID, 2, "INDEX " + statusID + " (id=?)"},

@@ -43,16 +43,16 @@ var acceptNewSQL, acceptClaimedSQL = acceptSQL(false), acceptSQL(true)
 // UTF-8's. It also has how many they are and, if statuses were claimed, when they were created. Usually all messages
 // are new, and there are no more rows. Otherwise each new one has a row.
 func acceptSQL(claims bool) string {
-	worker, columns, values, join, claimedAt, contents := "", "", "", "", "NULL::timestamptz", "$18"
+	worker, columns, values, join, claimedAt, contents := "", "", "", "", "NULL::timestamptz", "$19"
 	if claims {
 		worker = `worker AS MATERIALIZED (
-	SELECT id FROM {workers} WHERE id = $18::text::uuid AND released_at IS NULL AND stopped_at IS NULL AND ` + claimsSharedSQL + `
+	SELECT id FROM {workers} WHERE id = $19::text::uuid AND released_at IS NULL AND stopped_at IS NULL AND ` + claimsSharedSQL + `
 ), `
 		columns = `, processing_started_at, worker_id`
 		values = `, CASE WHEN worker.id IS NOT NULL THEN $8::timestamptz END, worker.id`
-		join = `LEFT JOIN worker ON ($19::boolean[])[s.position]`
+		join = `LEFT JOIN worker ON ($20::boolean[])[s.position]`
 		claimedAt = `CASE WHEN EXISTS (SELECT FROM worker) THEN (SELECT now FROM moment) END`
-		contents = "$20"
+		contents = "$21"
 	}
 	return `
 WITH moment AS MATERIALIZED (
@@ -68,10 +68,11 @@ WITH moment AS MATERIALIZED (
 	ON CONFLICT (id, namespace) DO NOTHING
 	RETURNING id, namespace, number, octet_length(content) + octet_length(serialized_properties) AS bytes
 ), added AS (
-	INSERT INTO {statuses} (id, message_number, message_bytes, message_id, handler_key, created_at, lane_handler, lane_key` + columns + `)
-	SELECT s.id, fresh.number, fresh.bytes, s.message_id, COALESCE(s.handler_key, ($11::text[])[1]), (SELECT now FROM moment), s.lane_handler, s.lane_key` + values + `
-	FROM unnest($9::uuid[], $10::text[], $11::text[], $12::bigint[], $13::bigint[], $17::text[])
-		WITH ORDINALITY AS s(id, message_id, handler_key, lane_handler, lane_key, namespace, position)
+	INSERT INTO {statuses} (id, message_number, message_bytes, message_id, handler_key, created_at, lane_handler, lane_key, next_attempt_at` + columns + `)
+	SELECT s.id, fresh.number, fresh.bytes, s.message_id, COALESCE(s.handler_key, ($11::text[])[1]), (SELECT now FROM moment), s.lane_handler, s.lane_key,
+		CASE WHEN s.not_before > (SELECT now FROM moment) THEN s.not_before END` + values + `
+	FROM unnest($9::uuid[], $10::text[], $11::text[], $12::bigint[], $13::bigint[], $17::text[], $18::timestamptz[])
+		WITH ORDINALITY AS s(id, message_id, handler_key, lane_handler, lane_key, namespace, not_before, position)
 	JOIN fresh ON fresh.id = s.message_id AND fresh.namespace = COALESCE(s.namespace, ($17::text[])[1])
 	` + join + `
 	ORDER BY s.position
@@ -108,10 +109,11 @@ CROSS JOIN LATERAL (
 // acceptStatusesSQL inserts the statuses that are missing. It finds conflicts by handler_statuses_pkey.
 var acceptStatusesSQL = `
 WITH added AS (
-	INSERT INTO {statuses} (id, message_number, message_bytes, message_id, handler_key, created_at, lane_handler, lane_key)
-	SELECT s.id, s.message_number, s.message_bytes, s.message_id, s.handler_key, COALESCE({latest}, $4::timestamptz), s.lane_handler, s.lane_key
-	FROM unnest($1::text[]::uuid[], $2::text[], $3::text[], $5::bigint[], $6::bigint[], $7::bigint[], $8::integer[])
-		WITH ORDINALITY AS s(id, message_id, handler_key, lane_handler, lane_key, message_number, message_bytes, position)
+	INSERT INTO {statuses} (id, message_number, message_bytes, message_id, handler_key, created_at, lane_handler, lane_key, next_attempt_at)
+	SELECT s.id, s.message_number, s.message_bytes, s.message_id, s.handler_key, COALESCE({latest}, $4::timestamptz), s.lane_handler, s.lane_key,
+		CASE WHEN s.not_before > COALESCE({latest}, $4::timestamptz) THEN s.not_before END
+	FROM unnest($1::text[]::uuid[], $2::text[], $3::text[], $5::bigint[], $6::bigint[], $7::bigint[], $8::integer[], $9::timestamptz[])
+		WITH ORDINALITY AS s(id, message_id, handler_key, lane_handler, lane_key, message_number, message_bytes, not_before, position)
 	ORDER BY s.position
 	ON CONFLICT (message_number, handler_key) DO NOTHING
 	RETURNING id
@@ -161,7 +163,7 @@ func (p *Store) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*s
 	}
 	args := []any{texts(ids), once(transports), once(types), once(sources), once(contentTypes), once(properties),
 		orNone(orderings), now.UTC(), statusIDs, texts(messageIDs), once(keys), laneHandlers, laneKeys, places, lengths,
-		once(namespaces), once(statusNamespaces)}
+		once(namespaces), once(statusNamespaces), notBefore(statuses)}
 	statement := acceptNewSQL
 	if worker != "" {
 		statement, args = acceptClaimedSQL, append(args, worker, claims)
@@ -225,7 +227,7 @@ func (p *Store) InsertStatuses(
 		numbers[i], bytes[i] = row.Number, int32(row.MessageBytes)
 	}
 	added, err = store.Query(ctx, pool, p.Text(acceptStatusesSQL), store.Value[string], ids, messageIDs, keys, now.UTC(),
-		laneHandlers, laneKeys, numbers, bytes)
+		laneHandlers, laneKeys, numbers, bytes, notBefore(statuses))
 	return added, time.Time{}, err
 }
 
@@ -314,4 +316,18 @@ func arraysOf(statuses []base.StatusRow) (ids, messageIDs, handlerKeys []string,
 		laneHandlers[i], laneKeys[i] = &row.Lane.Handler, &row.Lane.Key
 	}
 	return ids, messageIDs, handlerKeys, laneHandlers, laneKeys
+}
+
+// notBefore returns the rows' times; no value if none has one.
+func notBefore(statuses []base.StatusRow) []*time.Time {
+	times, some := make([]*time.Time, len(statuses)), false
+	for i := range statuses {
+		if at := &statuses[i].NotBefore; !at.IsZero() {
+			times[i], some = at, true
+		}
+	}
+	if !some {
+		return times[:0]
+	}
+	return times
 }

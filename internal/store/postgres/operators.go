@@ -25,7 +25,7 @@ var operatorsForm = operators.Form{
 		// The fifth parameter, a list of texts.
 		"fifth list": `(SELECT value FROM json_array_elements_text($5::text::json) AS k(value))`,
 		"0":          `(value::json->>0)`, "1": `(value::json->>1)`, "2 as ID": `(value::json->>2)::uuid`,
-		"3": `(value::json->>3)`, "4": `(value::json->>4)`,
+		"3": `(value::json->>3)`, "4": `(value::json->>4)`, "5 as time": `(value::json->>5)::timestamptz`,
 		"as ID": `::uuid`,
 		// The two enclose a query that runs for each row before it, and whose rows are called s.
 		"each": `CROSS JOIN LATERAL (SELECT *`, "/each": `) s`,

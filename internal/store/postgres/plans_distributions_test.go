@@ -60,6 +60,13 @@ var distributions = []struct {
 		sqltest.Load(t, db, messagesOf(1, 600_000), statusesOf(1, 600_000, plainDue))
 		vacuum(t, db)
 	}, true},
+	{"a million that are due in a year", func(t *testing.T, db *gorm.DB) {
+		sqltest.Load(t, db, messagesOf(1, 1_003_000),
+			statusesOf(1, 1_000_000, fmt.Sprintf(`CASE WHEN n %% 2 = 0 THEN 'hot' ELSE 'lanes' END, NULL, '', at + interval '1 year', false,
+				CASE WHEN n %% 2 = 1 THEN %d END, CASE WHEN n %% 2 = 1 THEN n %% 1000 END, false`, store.LaneHandler("lanes"))),
+			statusesOf(1_000_001, 1_003_000, plainDue))
+		vacuum(t, db)
+	}, true},
 	{"statistics of empty tables", func(t *testing.T, db *gorm.DB) {
 		vacuum(t, db)
 		sqltest.Load(t, db, append(completedOf(1, 400_000), messagesOf(400_001, 1_000_000),

@@ -66,9 +66,9 @@ ON CONFLICT ("key") DO NOTHING`
 
 // acceptStatusesSQL finds conflicts by the primary key.
 const acceptStatusesSQL = `
-INSERT INTO {statuses} (id, message_id, handler_key, sequence, created_at, lane_handler, lane_key, message_number, message_bytes)
+INSERT INTO {statuses} (id, message_id, handler_key, sequence, created_at, lane_handler, lane_key, message_number, message_bytes, next_attempt_at)
 SELECT json_extract(r.value, '$[0]'), json_extract(r.value, '$[1]'), json_extract(r.value, '$[2]'), ?2 + r.key + 1, ?3,
-	json_extract(r.value, '$[3]'), json_extract(r.value, '$[4]'), json_extract(r.value, '$[5]'), json_extract(r.value, '$[6]')
+	json_extract(r.value, '$[3]'), json_extract(r.value, '$[4]'), json_extract(r.value, '$[5]'), json_extract(r.value, '$[6]'), json_extract(r.value, '$[7]')
 FROM json_each(?1) r WHERE true
 ON CONFLICT (message_number, handler_key) DO NOTHING
 RETURNING id, false`
@@ -76,11 +76,12 @@ RETURNING id, false`
 // acceptClaimedSQL is acceptStatusesSQL with statuses that are claimed as they are inserted, for local dispatch. It
 // finds the worker by its primary key.
 const acceptClaimedSQL = `
-INSERT INTO {statuses} (id, message_id, handler_key, sequence, created_at, lane_handler, lane_key, message_number, message_bytes, processing_started_at, worker_id)
+INSERT INTO {statuses} (id, message_id, handler_key, sequence, created_at, lane_handler, lane_key, message_number, message_bytes, next_attempt_at, processing_started_at, worker_id)
 SELECT json_extract(r.value, '$[0]'), json_extract(r.value, '$[1]'), json_extract(r.value, '$[2]'), ?2 + r.key + 1, ?3,
-	json_extract(r.value, '$[3]'), json_extract(r.value, '$[4]'), json_extract(r.value, '$[5]'), json_extract(r.value, '$[6]'), CASE WHEN w.id IS NOT NULL THEN ?3 END, w.id
+	json_extract(r.value, '$[3]'), json_extract(r.value, '$[4]'), json_extract(r.value, '$[5]'), json_extract(r.value, '$[6]'), json_extract(r.value, '$[7]'),
+	CASE WHEN w.id IS NOT NULL THEN ?3 END, w.id
 FROM json_each(?1) r
-LEFT JOIN {workers} w ON w.id = ?4 AND w.released_at IS NULL AND w.stopped_at IS NULL AND json_extract(r.value, '$[7]')
+LEFT JOIN {workers} w ON w.id = ?4 AND w.released_at IS NULL AND w.stopped_at IS NULL AND json_extract(r.value, '$[8]')
 WHERE true
 ON CONFLICT (message_number, handler_key) DO NOTHING
 RETURNING id, worker_id IS NOT NULL`
@@ -167,9 +168,10 @@ func (s *Store) InsertStatuses(
 	if err != nil {
 		return nil, time.Time{}, err
 	}
-	rows := make([][8]any, len(statuses))
+	rows := make([][9]any, len(statuses))
 	for i, row := range statuses {
-		rows[i] = [8]any{row.ID, row.MessageID, row.HandlerKey, nil, nil, row.Number, row.MessageBytes, row.Claim}
+		rows[i] = [9]any{row.ID, row.MessageID, row.HandlerKey, nil, nil, row.Number, row.MessageBytes,
+			storedTime(row.FirstDue(now)), row.Claim}
 		if row.Lane != nil {
 			rows[i][3], rows[i][4] = row.Lane.Handler, row.Lane.Key
 		}

@@ -20,7 +20,7 @@ var OperatorsForm = operators.Form{
 		"list":       `json_each(?1) AS e`,
 		"fifth list": `(SELECT value FROM json_each(?5))`,
 		"0":          `json_extract(value, '$[0]')`, "1": `json_extract(value, '$[1]')`, "2 as ID": `json_extract(value, '$[2]')`,
-		"3": `json_extract(value, '$[3]')`, "4": `json_extract(value, '$[4]')`,
+		"3": `json_extract(value, '$[3]')`, "4": `json_extract(value, '$[4]')`, "5 as time": `json_extract(value, '$[5]')`,
 		"as ID": ``,
 		// No join knows the tables to its left, but the subquery of a condition does.
 		"each":                    `CROSS JOIN {statuses} s ON (s.message_number, s.handler_key) IN (SELECT message_number, handler_key`,

@@ -80,6 +80,9 @@ func (m *model) accept(batch store.AcceptBatch) (results []store.Accepted, added
 			result.StatusesAdded++
 			row := models.HandlerStatus{MessageID: each.ID, HandlerKey: h.HandlerKey, CreatedAt: batch.Now, Version: 1,
 				MessageBytes: first.Size()}
+			if h.NotBefore.After(batch.Now) {
+				row.NextAttemptAt = &h.NotBefore
+			}
 			if h.Lane != nil {
 				row.LaneHandler, row.LaneKey = &h.Lane.Handler, &h.Lane.Key
 			}

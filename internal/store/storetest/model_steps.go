@@ -76,6 +76,8 @@ type arrival struct {
 	Retention time.Duration
 	// Key is the ordering key, none if empty.
 	Key string
+	// Later is how long after the accept the statuses are due; not before it if it is 0 or less.
+	Later time.Duration
 }
 
 func drawAccept(t *rapid.T) operation {
@@ -87,6 +89,7 @@ func drawAccept(t *rapid.T) operation {
 			Differs:   rapid.SampledFrom([]string{"", "", "", "content", "type", "source"}).Draw(t, "differs"),
 			Retention: rapid.SampledFrom([]time.Duration{0, time.Hour}).Draw(t, "retention"),
 			Key:       rapid.SampledFrom([]string{"k1", "k1", "k1", "k2", ""}).Draw(t, "key"),
+			Later:     rapid.SampledFrom([]time.Duration{0, 0, 0, 0, -time.Second, time.Second, time.Hour}).Draw(t, "later"),
 		})
 	}
 	step.Tx = rapid.SampledFrom([]string{"none", "none", "committed", "rolled back"}).Draw(t, "tx")
@@ -114,6 +117,9 @@ func (a acceptStep) run(m *machine) {
 			status := deployments[a.Deployment][index]
 			status.Retention = each.Retention
 			status.Lane = laneOfKey(status, arrived.OrderingKey)
+			if each.Later != 0 {
+				status.NotBefore = m.model.now.Add(each.Later)
+			}
 			arrived.Handlers = append(arrived.Handlers, status)
 		}
 		batch.Messages = append(batch.Messages, arrived)

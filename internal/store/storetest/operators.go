@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	"gorm.io/gorm"
 
@@ -32,6 +33,19 @@ func (s *suite) rerun(row models.HandlerStatus, now time.Time) *store.ChangedSta
 	opened, err := s.tryRerun(row, now)
 	require.NoError(s, err)
 	return opened
+}
+
+// reschedule returns the messages of the changed statuses.
+func (s *suite) reschedule(at, now time.Time, refs ...store.VersionedID) (changed []string) {
+	s.Helper()
+	require.NoError(s, s.store.Act(s.ctx, func(tx *gorm.DB) error {
+		done, err := s.store.RescheduleStatuses(s.ctx, s.poolOf(tx), refs, at, now)
+		for _, c := range done {
+			changed = append(changed, c.MessageID)
+		}
+		return err
+	}))
+	return changed
 }
 
 func (s *suite) releaseClaim(ref store.VersionedID, now time.Time) (released *store.ChangedStatus) {
@@ -118,6 +132,71 @@ var actionTests = []test{
 		}
 		require.Equal(s, 1, n)
 		require.Equal(s, row.Version+1, s.status("m1", "mail").Version)
+	}},
+	{"only an open status that is neither processing nor poisoned is rescheduled, and nothing else of it changes", func(s *suite) {
+		s.accept(message("pending", "mail"), notBefore(noon.Add(time.Hour), message("later", "mail")),
+			message("claimed", "mail"), message("poisoned", "mail"), message("completed", "mail"), message("stale", "mail"))
+		for _, claim := range s.claim(noon, 10, "mail") {
+			switch claim.MessageID {
+			case "pending", "stale":
+				s.settle(settlement(claim))
+			case "poisoned":
+				s.poison(claim)
+			case "completed":
+				s.complete(noon, claim)
+			}
+		}
+		before := s.statuses()
+		var refs []store.VersionedID
+		for _, row := range before {
+			version := int64(row.Version)
+			if row.MessageID == "stale" {
+				version++
+			}
+			refs = append(refs, store.VersionedID{ID: row.ID, Version: version})
+		}
+		at := noon.Add(24 * time.Hour)
+		changed := s.reschedule(at, noon, refs...)
+		require.ElementsMatch(s, []string{"pending", "later"}, changed)
+		for i, row := range s.statuses() {
+			if row.MessageID == "pending" || row.MessageID == "later" {
+				require.Equal(s, at, row.NextAttemptAt.UTC())
+				before[i].NextAttemptAt, before[i].Version = row.NextAttemptAt, before[i].Version+1
+			}
+			require.Equal(s, before[i], row)
+		}
+		for _, past := range []time.Time{{}, noon.Add(-time.Hour)} {
+			require.Len(s, s.reschedule(past, noon, store.VersionedID{ID: refs[0].ID}), 1, "any version")
+			s.dueAt(noon, "pending", "mail")
+		}
+		require.Empty(s, s.reschedule(at, noon, store.VersionedID{ID: uuid.NewString()}))
+	}},
+	{"a status that an operator runs now is due by the database's clock", func(s *suite) {
+		if s.onSQLite("the operator's clock judges there") {
+			return
+		}
+		s.byTheMachinesClock()
+		ahead := time.Now().Add(time.Hour)
+		s.acceptAt(time.Now(), notBefore(ahead.Add(time.Hour), message("m1", "mail")))
+		s.reschedule(time.Time{}, ahead, store.VersionedID{ID: s.status("m1", "mail").ID})
+		require.WithinDuration(s, time.Now(), *s.status("m1", "mail").NextAttemptAt, 30*time.Minute)
+	}},
+	{"a row that waits in its lane is rescheduled and goes on waiting", func(s *suite) {
+		s.acceptLane("m1", "m2", "m3")
+		head := s.heads(noon, 1)
+		require.Empty(s, s.heads(noon, 1))
+		require.Equal(s, []string{"m2", "m3"}, s.waiting())
+		later := noon.Add(time.Hour)
+		row := s.status("m2", "mail")
+		require.Equal(s, []string{"m2"}, s.reschedule(later, noon, store.VersionedID{ID: row.ID, Version: int64(row.Version)}))
+		require.Equal(s, []string{"m2", "m3"}, s.waiting())
+		s.complete(noon, head...)
+		require.Equal(s, []string{"mail"}, s.advance(ruleOf("mail"), head...), "it is first now")
+		require.Empty(s, s.heads(later.Add(-time.Microsecond), 1))
+		due, err := s.store.NextDue(s.ctx, []string{"mail"}, noon)
+		require.NoError(s, err)
+		require.Equal(s, later, due)
+		require.Equal(s, []string{"m2/mail"}, claimed(s.heads(later, 1)))
 	}},
 	{"messages are locked in the order in which accepts lock them", func(s *suite) {
 		if s.onSQLite("SQLite locks no rows") {
