@@ -80,8 +80,8 @@ func New(t testing.TB, db *gorm.DB, opts ...inbox.Option) *inbox.Inbox {
 	return ib
 }
 
-// Start starts the inbox, again where a busy machine exceeds a short StatementTimeout. The returned function stops it, at
-// the latest when the test ends.
+// Start starts the inbox, again where a busy machine exceeds a short StatementTimeout. The returned function stops it,
+// at the latest when the test ends.
 func Start(t testing.TB, ib *inbox.Inbox) (end func()) {
 	t.Helper()
 	began, err := time.Now(), ib.Start(context.Background())
