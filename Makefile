@@ -34,7 +34,7 @@ test: ## the tests, with real servers that it starts and ends
 	$(WITH_SERVERS) -- $(MAKE) --no-print-directory test-here
 
 .PHONY: test-more
-test-more: ## outages and crashes under load, the browser, the release, other connections, SQLite in C, a thirty-second of the mutants
+test-more: ## outages and crashes under load, the browser, the release, other connections, SQLite in C, a sixteenth of the mutants
 	@scripts/servers
 	@$(MAKE) --no-print-directory programs
 	$(WITH_SERVERS) -- $(MAKE) --no-print-directory test-more-here
@@ -68,7 +68,7 @@ test-here: $(BIN)/testreport
 WITH_MATTN := INBOX_TEST_SQLITE=mattn go test -json -p 2 -parallel 4 -timeout 15m $(TEST_FLAGS)
 
 # All mutants take about as long as all tests. Each commit has its turn at a part.
-TURN := $(shell echo $$(($$(git rev-list --count HEAD 2>/dev/null || echo 0) % 32 + 1)))/32
+TURN := $(shell echo $$(($$(git rev-list --count HEAD 2>/dev/null || echo 0) % 16 + 1)))/16
 MUTANTS := -part $(TURN) -jobs 2
 
 .PHONY: test-more-here

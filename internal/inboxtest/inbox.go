@@ -2,7 +2,6 @@ package inboxtest
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"testing"
 	"time"
@@ -80,15 +79,10 @@ func New(t testing.TB, db *gorm.DB, opts ...inbox.Option) *inbox.Inbox {
 	return ib
 }
 
-// Start starts the inbox, again where a busy machine exceeds a short StatementTimeout. The returned function stops it,
-// at the latest when the test ends.
+// Start starts the inbox. The returned function stops it, at the latest when the test ends.
 func Start(t testing.TB, ib *inbox.Inbox) (end func()) {
 	t.Helper()
-	began, err := time.Now(), ib.Start(context.Background())
-	for errors.Is(err, context.DeadlineExceeded) && time.Since(began) < Patience {
-		err = ib.Start(context.Background())
-	}
-	require.NoError(t, err)
+	require.NoError(t, ib.Start(context.Background()))
 	end = sync.OnceFunc(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), Patience)
 		defer cancel()
