@@ -199,7 +199,8 @@ func TestRunsOfAKeyLeaveInOrder(t *testing.T) {
 	})
 }
 
-// lasting returns what a receiver that knows IDs has applied last: the last arrival of each body, in the order of these.
+// lasting returns what a receiver that knows IDs has applied last: the last arrival of each body, in the order of
+// these.
 func lasting(bodies []string) (last []string) {
 	for i, b := range bodies {
 		if !slices.Contains(bodies[i+1:], b) {

@@ -39,8 +39,9 @@ func (s *Sender) Publish(ctx context.Context, batch []handler.Delivery) []error 
 	}
 	messages := make([]outgoing.Message, len(batch))
 	for i, d := range batch {
-		messages[i] = outgoing.Message{Channel: s.Channel, ID: d.ID, Type: d.Type, Source: d.Source, ContentType: d.ContentType,
-			Content: d.Content, Key: d.OrderingKey, Headers: d.Properties.Headers, Attributes: d.Properties.Attributes,
+		messages[i] = outgoing.Message{Channel: s.Channel, ID: d.ID, Type: d.Type, Source: d.Source,
+			ContentType: d.ContentType, Content: d.Content, Key: d.OrderingKey,
+			Headers: d.Properties.Headers, Attributes: d.Properties.Attributes,
 			OccurredAt: d.OccurredAt, StoredAt: d.ReceivedAt, Traceparent: d.Properties.Traceparent, Attempt: d.Attempt}
 	}
 	results := publish(ctx, messages)
