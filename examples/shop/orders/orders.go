@@ -56,7 +56,7 @@ func Module(cfg Config, more ...inbox.Option) fx.Option {
 
 		inbox.Channel(PlacedTopic,
 			inbox.Kafka(kafkaconsumer.Config{Brokers: cfg.Brokers, Topics: []string{PlacedTopic}, GroupID: Name,
-				SessionTimeout: cfg.Session}),
+				SessionTimeout: cfg.Session, HeartbeatInterval: cfg.Session / 6}),
 			inbox.On(Placed,
 				inbox.Tx(ReserveStock, reserveStock), // exactly once
 				// exactly once, with what it publishes, and a customer's in order

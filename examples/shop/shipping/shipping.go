@@ -44,7 +44,7 @@ func Module(cfg Config, more ...inbox.Option) fx.Option {
 
 		inbox.Channel(ConfirmedTopic,
 			inbox.Kafka(kafkaconsumer.Config{Brokers: cfg.Brokers, Topics: []string{ConfirmedTopic}, GroupID: Name,
-				SessionTimeout: cfg.Session}),
+				SessionTimeout: cfg.Session, HeartbeatInterval: cfg.Session / 6}),
 			inbox.On("order.confirmed",
 				inbox.Tx(CreateParcel, createParcel, handler.Ordered()), // exactly once, and a customer's in order
 				inbox.From[*CustomerNotice](NotifyCustomer)),            // at least once
