@@ -99,6 +99,7 @@ type Engine struct {
 	logSummaries routine.Loop // writes summaries of the log lines that the limiter has suppressed, while started
 
 	again        again
+	reading      sync.Map     // the names of channels that are read again
 	shutdownOnce sync.Once    // by EndApplication
 	lifecycle    routine.Lock // held by Start and Stop throughout
 	mu           sync.Mutex

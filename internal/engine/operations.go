@@ -20,6 +20,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/condition"
 	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/synchronous"
+	"github.com/gorm-inbox/inbox/kafkaconsumer"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/ops"
 )
@@ -87,6 +88,45 @@ func acceptedOf(results []acceptor.Result) []ops.Accepted {
 		accepted[i] = ops.Accepted{MessageID: r.MessageID, Outcome: r.Outcome, Handlers: r.Handlers}
 	}
 	return accepted
+}
+
+func (l live) ReadAgain(ctx context.Context, r envelope.ReadAgain) (envelope.ReadAgainResult, error) {
+	result, err := l.e.readAgain(ctx, r)
+	if errors.Is(err, kafkaconsumer.ErrRange) {
+		err = fmt.Errorf("%w: %w", ops.ErrBadInput, err)
+	}
+	return result, err
+}
+
+// readAgain reads records of a channel's topic again by a consumer of its own, which joins no group.
+func (e *Engine) readAgain(ctx context.Context, r envelope.ReadAgain) (none envelope.ReadAgainResult, err error) {
+	i := slices.IndexFunc(e.cfg.Channels, func(c Channel) bool { return c.Name == r.Channel })
+	if i < 0 || e.cfg.Channels[i].Kafka == nil {
+		return none, fmt.Errorf("%w: this process consumes no channel %q from Kafka", ops.ErrBadInput, r.Channel)
+	}
+	c := e.cfg.Channels[i]
+	if c.Mode != Inbox {
+		return none, fmt.Errorf("%w: channel %q is %s, it stores no messages to compare with and its handlers would run again",
+			ops.ErrBadInput, c.Name, c.Mode)
+	}
+	if !slices.Contains(c.Kafka.Topics, r.Topic) {
+		return none, fmt.Errorf("%w: topic %q is not one of channel %q, but these are: %q", ops.ErrBadInput, r.Topic, c.Name,
+			c.Kafka.Topics)
+	}
+	if _, running := e.reading.LoadOrStore(c.Name, true); running {
+		return none, fmt.Errorf("%w: channel %q is read again already", ops.ErrProcessing, c.Name)
+	}
+	defer e.reading.Delete(c.Name)
+	if err := e.tables.ready(ctx); err != nil {
+		return none, err
+	}
+	consumer, err := e.newConsumer(c)
+	if err != nil {
+		return none, err
+	}
+	return consumer.ReadAgain(ctx, r, func(ctx context.Context, all []envelope.Received) ([]envelope.Result, error) {
+		return e.acceptor.AcceptAgain(ctx, c.Name, all, r.DryRun)
+	})
 }
 
 func (l live) Cleanup(ctx context.Context) (handler.Deleted, error) { return l.e.Cleanup(ctx) }
