@@ -185,8 +185,8 @@ func (cfg *config) message(e Event) (m handler.RawMessage, err error) {
 	if declared == nil {
 		return m, errors.New("no outgoing channel publishes this type: declare it with inbox.Publishes")
 	}
-	m = handler.RawMessage{Channel: declared.channel, Type: declared.messageType, ID: e.ID, Source: e.Source, NotBefore: e.NotBefore,
-		Properties: handler.Properties{Headers: e.Headers, Attributes: maps.Clone(e.Attributes)}}
+	m = handler.RawMessage{Channel: declared.channel, Type: declared.messageType, ID: e.ID, Source: e.Source,
+		NotBefore: e.NotBefore, Properties: handler.Properties{Headers: e.Headers, Attributes: maps.Clone(e.Attributes)}}
 	if m.Content, m.ContentType, m.OrderingKey, err = declared.encode(payload); err != nil {
 		return m, fmt.Errorf("encode as message of type %q: %w", m.Type, err)
 	}

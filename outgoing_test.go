@@ -199,7 +199,8 @@ func TestRunsOfAKeyLeaveInOrder(t *testing.T) {
 	})
 }
 
-// lasting returns what a receiver that knows IDs has applied last: the last arrival of each body, in the order of these.
+// lasting returns what a receiver that knows IDs has applied last: the last arrival of each body, in the order of
+// these.
 func lasting(bodies []string) (last []string) {
 	for i, b := range bodies {
 		if !slices.Contains(bodies[i+1:], b) {
@@ -293,5 +294,21 @@ func TestOutboxNeedsNoOtherChannel(t *testing.T) {
 		drained := inboxtest.Process(t, ib)
 		require.Equal(t, 2, drained.Completed)
 		require.Equal(t, []string{body("a", 1), body("a", 2)}, to.of("a"))
+	})
+}
+
+func TestOperatorsSeeWhereMessagesLeaveTo(t *testing.T) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Outgoing("orders",
+			inbox.ToKafka(kafkapublisher.Config{Brokers: []string{"127.0.0.1:1"}, Topic: "orders.confirmed"})))
+		inboxtest.Start(t, ib)
+		o, err := ib.Ops()
+		require.NoError(t, err)
+		inboxtest.Eventually(t, func() bool {
+			h, err := o.Handler(t.Context(), "publish:orders")
+			return err == nil && h.Settings != nil && strings.HasPrefix(h.Settings.String(),
+				"publishes the messages of outgoing channel orders to topic orders.confirmed") &&
+				strings.Contains(h.Settings.String(), "tried without limit")
+		}, "the handler's page says so")
 	})
 }

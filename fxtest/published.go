@@ -19,8 +19,8 @@ func (p *published) add(m outgoing.Message) {
 	p.messages = append(p.messages, m)
 }
 
-// Published returns the messages of a type that outgoing channels have published, in their order. Messages are published
-// by Process, as other handlers run. In an application that Manual does not control there are none.
+// Published returns the messages of a type that outgoing channels have published, in their order. Messages are
+// published by Process, as other handlers run. In an application that Manual does not control there are none.
 func (k *Kit) Published(messageType string) []outgoing.Message {
 	if k.left == nil {
 		return nil

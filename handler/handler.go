@@ -203,8 +203,8 @@ func NewTxBatch[T any](
 
 // NewOutgoing makes the handler of an outgoing channel: it publishes up to size messages in one call. It gets messages
 // with their stored bodies. Several may have one ordering key: they come in the order of their acceptance. The results
-// are in the order of the messages, nil for those that are published; no results mean that all are. After a message that
-// is not published, the results of later ones with its key do not count: they come again, in their order.
+// are in the order of the messages, nil for those that are published; no results mean that all are. After a message
+// that is not published, the results of later ones with its key do not count: they come again, in their order.
 //
 // Use inbox.Outgoing, which declares the channel with it. (Contract 14.)
 func NewOutgoing(

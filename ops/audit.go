@@ -51,10 +51,10 @@ const (
 
 // Actions returns all actions.
 func Actions() []Action {
-	return []Action{ActionView, actionViewRejected, ActionRetry, ActionDiscard, ActionReschedule, actionRerun, actionReleaseClaim,
-		ActionCancel, actionDelete, ActionReplay, ActionBackfill, ActionReAccept, ActionReadAgain, actionDeleteRejected,
-		ActionPause, actionResume, actionResumePartition, actionSkipRecord, actionForgetTopic, ActionCleanup,
-		actionDenied}
+	return []Action{ActionView, actionViewRejected, ActionRetry, ActionDiscard, ActionReschedule, actionRerun,
+		actionReleaseClaim, ActionCancel, actionDelete, ActionReplay, ActionBackfill, ActionReAccept, ActionReadAgain,
+		actionDeleteRejected, ActionPause, actionResume, actionResumePartition, actionSkipRecord, actionForgetTopic,
+		ActionCleanup, actionDenied}
 }
 
 // AuditEntry is one row of the audit.

@@ -193,8 +193,8 @@ var (
 	ErrStillHalted = errors.New("still halted")
 	// ErrStillDeclared means that cleanup cannot forget a topic, because workers consume it.
 	ErrStillDeclared = errors.New("workers declare it")
-	// ErrProcessing means that a message cannot be deleted, a status neither retried nor discarded, and a rejected
-	// message not run again, while its handler runs; or that this process reads the channel again already.
+	// ErrProcessing means that a message cannot be deleted, a status neither retried, discarded nor rescheduled, and a
+	// rejected message not run again, while its handler runs; or that this process reads the channel again already.
 	ErrProcessing = errors.New("being processed")
 	// ErrNotYet means that a request to a worker has not ended yet, and ErrRequestFailed that it has failed.
 	ErrNotYet        = errors.New("not carried out yet")

@@ -39,8 +39,9 @@ func (s *Sender) Publish(ctx context.Context, batch []handler.Delivery) []error 
 	}
 	messages := make([]outgoing.Message, len(batch))
 	for i, d := range batch {
-		messages[i] = outgoing.Message{Channel: s.Channel, ID: d.ID, Type: d.Type, Source: d.Source, ContentType: d.ContentType,
-			Content: d.Content, Key: d.OrderingKey, Headers: d.Properties.Headers, Attributes: d.Properties.Attributes,
+		messages[i] = outgoing.Message{Channel: s.Channel, ID: d.ID, Type: d.Type, Source: d.Source,
+			ContentType: d.ContentType, Content: d.Content, Key: d.OrderingKey,
+			Headers: d.Properties.Headers, Attributes: d.Properties.Attributes,
 			OccurredAt: d.OccurredAt, StoredAt: d.ReceivedAt, Traceparent: d.Properties.Traceparent, Attempt: d.Attempt}
 	}
 	results := publish(ctx, messages)
@@ -50,6 +51,14 @@ func (s *Sender) Publish(ctx context.Context, batch []handler.Delivery) []error 
 		}
 	}
 	return results
+}
+
+// destination names where messages leave to, for operators.
+func (s *Sender) destination() string {
+	if s.Kafka == nil {
+		return "a function"
+	}
+	return "topic " + s.Kafka.Topic
 }
 
 func allFailed(err error, n int) []error {

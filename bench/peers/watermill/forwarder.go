@@ -53,7 +53,8 @@ func OpenForwarder(ctx context.Context, dsn string, brokers []string, to string)
 	}
 	f := &Forwarder{Watermill: w, out: &kafkaPublisher{writer: &kafka.Writer{Addr: kafka.TCP(brokers...), Topic: to,
 		Balancer: &kafka.Murmur2Balancer{}, RequiredAcks: kafka.RequireAll, BatchSize: 1000, BatchTimeout: time.Millisecond}}}
-	f.forwarder, err = forwarder.NewForwarder(w.subscriber, f.out, watermill.NopLogger{}, forwarder.Config{ForwarderTopic: topic})
+	cfg := forwarder.Config{ForwarderTopic: topic}
+	f.forwarder, err = forwarder.NewForwarder(w.subscriber, f.out, watermill.NopLogger{}, cfg)
 	if err != nil {
 		w.Close()
 		return nil, err

@@ -380,7 +380,9 @@ func (s *Store) ClaimRuns(ctx context.Context, workerID string, runs []store.Run
 		if err != nil {
 			return err
 		}
-		rows = slices.DeleteFunc(rows, func(row base.Follower) bool { return firsts[row.Run].id != runs[row.Run].Head.StatusID })
+		rows = slices.DeleteFunc(rows, func(row base.Follower) bool {
+			return firsts[row.Run].id != runs[row.Run].Head.StatusID
+		})
 		rows = base.ClaimableRuns(runs, rows)
 		wanted := make([]versioned, len(rows))
 		for i, row := range rows {

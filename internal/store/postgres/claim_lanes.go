@@ -149,8 +149,9 @@ const headSQL = `(w.lane_key IS NULL OR w.leads AND NOT (
 			)
 		))`
 
-// movesSQL is true if row w is in a lane of which runs are claimed and whose head was claimed within the last second. It
-// uses the index on claimed lanes. Such a row is likely to be claimed next, and a mark now would end the run before it.
+// movesSQL is true if row w is in a lane of which runs are claimed and whose head was claimed within the last second.
+// It uses the index on claimed lanes. Such a row is likely to be claimed next, and a mark now would end the run before
+// it.
 const movesSQL = `(k.runs AND EXISTS (
 			SELECT FROM {statuses} p WHERE p.lane_handler = ANY (` + namesSQL + `) AND p.lane_key = w.lane_key AND p.holds_lane
 				AND p.processing_started_at > $3::timestamptz - interval '1 second'
