@@ -294,7 +294,11 @@ func (in *intake) bisect(ctx context.Context, received []envelope.Received, caus
 		return nil, err
 	}
 	if b.mostlyRefused() {
-		in.cfg.Logger.Error("inbox: the database refuses most records of a batch, halting instead of rejecting them",
+		log := in.cfg.Logger
+		if in.again {
+			log = zap.NewNop() // the caller reports a halt
+		}
+		log.Error("inbox: the database refuses most records of a batch, halting instead of rejecting them",
 			zap.String(telemetry.FieldChannel, in.channel), zap.Int(telemetry.FieldRefused, len(b.refused)),
 			zap.Int(telemetry.FieldRecords, len(received)), zap.Error(cause))
 		for i := range received {

@@ -1,9 +1,6 @@
 package envelope
 
-import (
-	"fmt"
-	"time"
-)
+import "time"
 
 // ReadAgain says which records of a topic are read again, and how (contract 7.11).
 type ReadAgain struct {
@@ -58,22 +55,3 @@ type ReadAgainResult struct {
 	// Left is what is not read yet. It is empty once all is.
 	Left []Range `json:"left,omitempty"`
 }
-
-// HaltError means that reading again has ended before a record, because the policy for it is to halt or its batch is
-// mostly bad. The channel's consumer is not affected.
-type HaltError struct {
-	Topic     string
-	Partition int
-	Offset    int64
-	// Err is what is wrong with the record.
-	Err error
-}
-
-// Error names the record and what to do.
-func (e *HaltError) Error() string {
-	const what = "%v: reading again ends before offset %d of %s/%d: fix the cause and go on there, or go on after it"
-	return fmt.Sprintf(what, e.Err, e.Offset, e.Topic, e.Partition)
-}
-
-// Unwrap returns Err.
-func (e *HaltError) Unwrap() error { return e.Err }

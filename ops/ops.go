@@ -26,9 +26,9 @@ import (
 )
 
 // Ops reads one inbox's tables and acts on them. It is safe for concurrent use and starts nothing. All methods except
-// RetryMatching, DiscardMatching, RescheduleMatching, ReAcceptMatching, ReadAgain, Backfill and Cleanup end within a few
-// statement timeouts, and ReAccept after the handlers that it runs, or with its context. All errors can be distinguished
-// by the Err values of this package.
+// RetryMatching, DiscardMatching, RescheduleMatching, ReAcceptMatching, ReadAgain, Backfill and Cleanup end within a
+// few statement timeouts, and ReAccept after the handlers that it runs, or with its context. All errors can be
+// distinguished by the Err values of this package.
 type Ops struct {
 	*access
 	statusSearch
@@ -212,9 +212,9 @@ var (
 
 // Can reports whether this Ops supports an action, regardless of the actor and the target. It returns nil, or the error
 // that the action's method always returns: ErrNeedsApplication or, with the application, ErrReplayOff. All actions but
-// Backfill, Replay, ReAccept, ReAcceptMatching, ReadAgain and Cleanup need only the tables, and these but ReadAgain can
-// be requested. Can is for user interfaces, so that they offer only actions that work; the methods check for themselves
-// (contract 11.1).
+// Backfill, Replay, ReAccept, ReAcceptMatching, ReadAgain and Cleanup need only the tables, and these can be requested.
+// Can is for user interfaces, so that they offer only actions that work; the methods check for themselves (contract
+// 11.1).
 func (o *access) Can(action Action) error {
 	able := true
 	switch action {

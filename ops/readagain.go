@@ -16,15 +16,15 @@ import (
 // moves its offsets, and the consumer goes on beside it. It needs a Live, but no Start (contract 7.11).
 //
 // Records are accepted in batches, each partition in its order, and in lanes they come after what was accepted before.
-// A bad record is kept as rejected or published to the dead-letter topic, as the channel's policy says; where that is to
-// halt, the call ends before the record with an *envelope.HaltError. The end of ctx ends it within a batch. The result
-// is valid also with an error: to go on, pass its Left as Ranges. What was accepted without being counted is then a
-// duplicate.
+// A bad record is kept as rejected or published to the dead-letter topic, as the channel's policy says; where that is
+// to halt, the call ends before the record with an error. The end of ctx ends it within a batch; a stop of the inbox
+// does not. The result is valid also with an error: to go on, pass its Left as Ranges. What was accepted without being
+// counted is then a duplicate.
 //
 // Records that the log no longer has are in the result's Gaps. A topic that was created again since Left was made is an
-// error. A channel without Kafka, or that is Inline or Direct, is ErrBadInput: it stores no messages to compare with. So
-// is a topic, partition or range that does not exist. While the same channel is read again in this process, the error is
-// ErrProcessing. An audit row records the begin, unless it is a dry run, and one the end with the counts.
+// error. A channel without Kafka, or that is Inline or Direct, is ErrBadInput: it stores no messages to compare with.
+// So is a topic, partition or range that does not exist. While the same channel is read again in this process, the
+// error is ErrProcessing. An audit row records the begin, unless it is a dry run, and one the end with the counts.
 //
 // Do a DryRun first. Do not read from a time before the retention: messages that were handled and cleaned up since are
 // accepted as new, and their handlers run again.
@@ -51,6 +51,20 @@ func (o statusActions) ReadAgain(
 		err = fmt.Errorf("%s %s: %w", ActionReadAgain, target, err)
 	}
 	return result, errors.Join(err, o.noteAnyway(ctx, actor, ActionReadAgain, target, detail))
+}
+
+// RequestReadAgain requests a ReadAgain of a living worker that consumes the channel from Kafka. Progress is not
+// reported: a request with MaxRecords ends early, and the next one can have the result's Left as Ranges. It needs only
+// the tables, and returns the ID of the request, see AwaitRequest, or ErrBadInput. The worker's error is the request's
+// Problem, beside the Result so far.
+func (o workerRequests) RequestReadAgain(ctx context.Context, actor Actor, r envelope.ReadAgain) (
+	requestID string, err error,
+) {
+	if err := checkReadAgain(r); err != nil {
+		return "", fmt.Errorf("%s: %w", ActionReadAgain, err)
+	}
+	target := fmt.Sprintf("topic %s of channel %s", r.Topic, r.Channel)
+	return o.requestWorker(ctx, actor, ActionReadAgain, r.Channel, target, r, r)
 }
 
 // checkReadAgain checks what is known without the channel.

@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -322,13 +323,14 @@ func TestReadingAgainEndsOnACompactedTopic(t *testing.T) {
 			result := mustReadAgain(t, ib, request)
 			ranges := request
 			ranges.From, ranges.Ranges = time.Time{}, []envelope.Range{{From: 0, To: int64(last) / 2}}
-			return mustReadAgain(t, ib, ranges).Read <= result.Read && int(result.Read) == before && before == len(r.reference(0))
+			return mustReadAgain(t, ib, ranges).Read <= result.Read && int(result.Read) == before &&
+				before == len(r.reference(0))
 		})
 	})
 }
 
-// TestReadingAgainHaltsBesideTheConsumer proves that a halt ends the call before its record, and that the consumer of the
-// same partition goes on.
+// TestReadingAgainHaltsBesideTheConsumer proves that a halt ends the call before its record, and that the consumer of
+// the same partition goes on.
 func TestReadingAgainHaltsBesideTheConsumer(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*acceptor.Options){
@@ -359,10 +361,7 @@ func TestReadingAgainHaltsBesideTheConsumer(t *testing.T) {
 				during(t, ib, func() {
 					eventually(t, "consuming", func() bool { return slices.Contains(messageIDs(t, ib), "after") })
 					result, err := opsOf(t, ib).ReadAgain(t.Context(), "ada", r.all())
-					var halt *envelope.HaltError
-					require.ErrorAs(t, err, &halt)
-					require.Equal(t, []any{r.topic, 0, int64(5)}, []any{halt.Topic, halt.Partition, halt.Offset})
-					require.ErrorContains(t, err, "go on after it")
+					require.ErrorContains(t, err, "ends before offset 5 of "+r.topic+"/0")
 					require.EqualValues(t, 5, result.Read)
 					require.EqualValues(t, 5, result.Accepted)
 					require.EqualValues(t, 5, result.Left[0].From)
@@ -400,8 +399,8 @@ func TestReadingAgainPublishesBadRecords(t *testing.T) {
 		bad := r.record(0, 3, "")
 		bad.Headers = nil
 		r.produce(r.client, bad, r.record(0, 4, "last"))
-		ib := r.inbox(t, againSettings{options: func(o *inbox.Options) { o.Acceptor.BadRecords = acceptor.BadRecordDeadLetter },
-			config: func(c *kafkaconsumer.Config) { c.DeadLetterTopic = letters }}, "t")
+		ib := r.inbox(t, againSettings{config: func(c *kafkaconsumer.Config) { c.DeadLetterTopic = letters },
+			options: func(o *inbox.Options) { o.Acceptor.BadRecords = acceptor.BadRecordDeadLetter }}, "t")
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
 		result, err := opsOf(t, ib).ReadAgain(ctx, "ada", r.all()) // the dead-letter topic is missing
@@ -567,5 +566,100 @@ func TestReadingAgainRefusesWhatItCannotDo(t *testing.T) {
 			require.ErrorIs(t, err, ops.ErrProcessing)
 		}
 		mustReadAgain(t, ib, request)
+	})
+}
+
+// TestReadingAgainIsRequestedOfAConsumer proves contract 7.11 and 11.1: a program with only the tables requests it, a
+// stop ends it after a batch, and the next request goes on with what is left.
+func TestReadingAgainIsRequestedOfAConsumer(t *testing.T) {
+	t.Parallel()
+	onAgain(t, func(t *testing.T, r *againRig) {
+		const n = 500
+		r.createTopic(1, nil)
+		r.produceSeconds(1, n)
+		r.commitAt(t, n)
+		slow := againSettings{config: func(c *kafkaconsumer.Config) { c.BatchRecords = 1 }}
+		ib := r.inbox(t, slow, "t")
+		o, err := ops.New(ib.DB())
+		require.NoError(t, err)
+		ask := func(request envelope.ReadAgain) (id string) {
+			id, err := o.RequestReadAgain(t.Context(), "ada", request)
+			require.NoError(t, err)
+			return id
+		}
+		resultOf := func(asked ops.Request) (result envelope.ReadAgainResult) {
+			require.NoError(t, json.Unmarshal([]byte(asked.Result), &result), asked.Problem)
+			return result
+		}
+		var id string
+		during(t, ib, func() {
+			dry := r.all()
+			dry.DryRun, dry.MaxRecords = true, 5
+			asked, err := o.AwaitRequest(t.Context(), ask(dry))
+			require.NoError(t, err)
+			require.EqualValues(t, 5, resultOf(asked).Accepted)
+			require.Empty(t, messageIDs(t, ib))
+			wrong := r.all()
+			wrong.Topic = "other"
+			_, err = o.AwaitRequest(t.Context(), ask(wrong))
+			require.ErrorIs(t, err, ops.ErrRequestFailed)
+			require.ErrorContains(t, err, `topic "other"`)
+
+			id = ask(r.all())
+			eventually(t, "some are accepted", func() bool { return len(messageIDs(t, ib)) > 3 })
+		})
+		asked, err := o.AwaitRequest(t.Context(), id)
+		require.ErrorIs(t, err, ops.ErrRequestFailed)
+		require.ErrorContains(t, err, "stopped meanwhile")
+		left := resultOf(asked)
+		require.Less(t, left.Read, int64(n))
+		require.Len(t, left.Left, 1)
+		require.Equal(t, left.Read, left.Left[0].From)
+
+		next := r.inbox(t, againSettings{}, "t")
+		during(t, next, func() {
+			request := envelope.ReadAgain{Channel: "c", Topic: r.topic, Ranges: left.Left}
+			asked, err := o.AwaitRequest(t.Context(), ask(request))
+			require.NoError(t, err)
+			require.EqualValues(t, n, left.Read+resultOf(asked).Read)
+			require.Len(t, messageIDs(t, next), n)
+		})
+	})
+}
+
+// TestReadingAgainOutlivesASilentConnection proves that a connection which passes nothing any more is replaced, and
+// that the end of the context ends a call whose broker hangs.
+func TestReadingAgainOutlivesASilentConnection(t *testing.T) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
+		k := kafkatest.Start(t)
+		r := &againRig{bench: newBench(t, k.Brokers()), database: d, base: time.Now().Add(-time.Hour)}
+		require.NoError(t, k.CreateTopic(r.topic, 1)) // r's own client would wait for its silent connection
+		for i := range 50 {                           // each in a batch of its own, so that none is fetched with another
+			require.NoError(t, k.Produce(r.topic, record(0, fmt.Sprint(i))))
+		}
+		ib := r.inbox(t, againSettings{config: func(c *kafkaconsumer.Config) {
+			c.BatchRecords, c.FetchMaxBytes = 1, 1
+			c.RequestTimeout, c.DialTimeout = 500*time.Millisecond, 500*time.Millisecond
+		}}, "t")
+		request := r.all()
+		request.DryRun = true
+		request.Progress = func(n envelope.ReadAgainResult) {
+			if n.Read == 10 {
+				k.FallSilent()
+			}
+		}
+		require.EqualValues(t, 50, mustReadAgain(t, ib, request).Read)
+
+		ctx, cancel := context.WithCancel(t.Context())
+		request.Progress = func(n envelope.ReadAgainResult) {
+			if n.Read == 10 {
+				k.Freeze()
+				cancel()
+			}
+		}
+		result, err := opsOf(t, ib).ReadAgain(ctx, "ada", request)
+		require.ErrorIs(t, err, context.Canceled)
+		require.EqualValues(t, 10, result.Left[0].From)
+		require.NoError(t, k.Restart())
 	})
 }
