@@ -32,7 +32,8 @@ func OpenOutbox(ctx context.Context, dsn string, brokers []string, topic string)
 		return nil, err
 	}
 	writer := &kafka.Writer{Addr: kafka.TCP(brokers...), Topic: topic, Balancer: &kafka.Murmur2Balancer{},
-		RequiredAcks: kafka.RequireAll, BatchSize: 1000, BatchTimeout: time.Millisecond}
+		RequiredAcks: kafka.RequireAll, BatchSize: 1000, BatchTimeout: time.Millisecond,
+		Transport: &kafka.Transport{}} // the default one knows older topics alone
 	return &Outbox{pool: pool, writer: writer}, nil
 }
 

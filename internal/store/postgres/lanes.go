@@ -108,14 +108,15 @@ WITH worker AS MATERIALIZED (
 	CROSS JOIN LATERAL (
 		SELECT place, version, position FROM (
 			SELECT place, version, row_number() OVER so_far AS position, bool_and(is_free) OVER so_far AS is_next,
-				sum(message_bytes) OVER so_far - message_bytes AS before
+				sum(message_bytes) OVER so_far AS bytes
 			FROM (
 				SELECT s.* FROM unnest(h.names) AS n(lane_handler)
 				CROSS JOIN unnest(h.counting) AS c(poisoned)
 				CROSS JOIN LATERAL (
 					SELECT * FROM (
 						SELECT ctid AS place, version, sequence, id, message_bytes, handler_key = h.handler_key AND NOT is_poisoned
-							AND processing_started_at IS NULL AND (next_attempt_at IS NULL OR next_attempt_at <= $1::timestamptz) AS is_free
+							AND processing_started_at IS NULL AND abandoned_count = 0 AND interrupted_count = 0
+							AND (next_attempt_at IS NULL OR next_attempt_at <= $1::timestamptz) AS is_free
 						FROM {statuses}
 						WHERE lane_handler = n.lane_handler AND lane_key = h.lane_key AND is_poisoned = c.poisoned
 							AND completed_at IS NULL AND (sequence, id) > (h.sequence, h.id)
@@ -130,7 +131,7 @@ WITH worker AS MATERIALIZED (
 			) s
 			WINDOW so_far AS (ORDER BY sequence, id ROWS UNBOUNDED PRECEDING)
 		) s
-		WHERE is_next AND before < h.bytes
+		WHERE is_next AND s.bytes <= h.bytes
 		ORDER BY position
 	) w
 	CROSS JOIN LATERAL (
