@@ -168,6 +168,12 @@ func (a *Acceptor) rejection(channel string, r envelope.Record, reason error) mo
 // reportBad counts and logs bad records, after the accept has succeeded: a failing accept is retried for
 // as long as an outage lasts. Dead letters are counted and logged when they are acknowledged.
 func (in *intake) reportBad(received []envelope.Received, results []envelope.Result) {
+	if in.dryRun {
+		return
+	}
+	if in.again {
+		in.mostlyBad = nil // the caller reports a halt
+	}
 	for at, bad := range in.mostlyBad {
 		in.cfg.Logger.Error("inbox: most records of a partition are bad, halting it instead of treating them one by one",
 			zap.String(telemetry.FieldChannel, in.channel), zap.String(telemetry.FieldTopic, at.topic),
@@ -176,7 +182,7 @@ func (in *intake) reportBad(received []envelope.Received, results []envelope.Res
 	}
 	in.countEmpty(received, results)
 	for i, r := range results {
-		if r.Err == nil || r.Disposition == envelope.DeadLetter {
+		if r.Err == nil || r.Disposition == envelope.DeadLetter || in.again && r.Disposition == envelope.Halt {
 			continue
 		}
 		if _, after := errors.AsType[*afterHaltError](r.Err); after {

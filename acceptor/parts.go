@@ -21,6 +21,7 @@ const maxRows = 5000
 type place struct {
 	channel string
 	partition
+	again bool // read beside the consumer, whose batch may begin in the same partition
 }
 
 func placeOf(channel string, received []envelope.Received) (p place) {
@@ -179,8 +180,10 @@ func (in *intake) persistMessages(ctx context.Context, p *plan, records func(row
 		part, to := p.part(from, in.rows, in.careful)
 		if err := in.persist(ctx, part); err != nil {
 			// The stored messages will come again as duplicates, so report them now.
-			in.wakeFor(p)
-			in.reportAccepted(ctx, p, p.rows[:from])
+			if !in.dryRun {
+				in.wakeFor(p)
+				in.reportAccepted(ctx, p, p.rows[:from])
+			}
 			if to == from+1 && len(part.batch.Rejected) == 0 {
 				err = in.slowIf(ctx, in.channel, err, coordinatesOf(records(from)), p.batch.Messages[from].Size())
 			}

@@ -30,11 +30,29 @@ import (
 func (a *Acceptor) AcceptRecords(
 	ctx context.Context, channel string, received []envelope.Received,
 ) ([]envelope.Result, error) {
+	in := &intake{Acceptor: a, channel: channel}
+	return in.run(ctx, received)
+}
+
+// AcceptAgain is AcceptRecords for records that an operator reads again, beside the channel's consumer (contract 7.11).
+// A result to halt is for the caller alone: it is neither counted nor logged. A dry run rolls each transaction back,
+// and counts, logs and dispatches nothing. Its results are those of an accept at that moment, but a message that comes
+// again in a later call is not known from this one.
+func (a *Acceptor) AcceptAgain(
+	ctx context.Context, channel string, received []envelope.Received, dryRun bool,
+) ([]envelope.Result, error) {
+	in := &intake{Acceptor: a, channel: channel, again: true, dryRun: dryRun}
+	return in.run(ctx, received)
+}
+
+func (in *intake) run(ctx context.Context, received []envelope.Received) ([]envelope.Result, error) {
+	a, channel := in.Acceptor, in.channel
 	ctx, span := a.tracedRecords(ctx, channel, received)
 	at := placeOf(channel, received)
+	at.again = in.again
 	before := a.failureAt(at)
-	in := &intake{Acceptor: a, channel: channel, opts: a.optionsOf(channel), traceparent: span.Stored(),
-		rows: before.rows, careful: before.tries > 0, unstorable: before.unstorable}
+	in.opts, in.traceparent = a.optionsOf(channel), span.Stored()
+	in.rows, in.careful, in.unstorable = before.rows, before.tries > 0, before.unstorable
 	results, err := in.accept(ctx, received)
 	if err != nil && store.IsData(err) {
 		results, err = in.bisect(ctx, received, err)
@@ -57,7 +75,7 @@ func (a *Acceptor) AcceptRecords(
 	return results, nil
 }
 
-// intake is one running AcceptRecords.
+// intake is one running AcceptRecords or AcceptAgain.
 type intake struct {
 	*Acceptor
 	channel     string
@@ -72,6 +90,14 @@ type intake struct {
 	careful bool
 	// unstorable are records that the database does not manage to store.
 	unstorable map[coordinates]error
+	// again and dryRun are those of AcceptAgain.
+	again, dryRun bool
+}
+
+// persist is Acceptor.persist, which a dry run rolls back.
+func (in *intake) persist(ctx context.Context, p *plan) error {
+	p.batch.DryRun = in.dryRun
+	return in.Acceptor.persist(ctx, p)
 }
 
 // optionsOf returns the channel's options.
@@ -124,7 +150,9 @@ func (in *intake) accept(ctx context.Context, received []envelope.Received) ([]e
 	if err := in.rejectRepeats(ctx, received, p, owner); err != nil {
 		return nil, err
 	}
-	a.report(ctx, p)
+	if !in.dryRun {
+		a.report(ctx, p)
+	}
 	for i, r := range p.results {
 		result := &results[owner[i]]
 		switch r.Outcome {
@@ -266,7 +294,11 @@ func (in *intake) bisect(ctx context.Context, received []envelope.Received, caus
 		return nil, err
 	}
 	if b.mostlyRefused() {
-		in.cfg.Logger.Error("inbox: the database refuses most records of a batch, halting instead of rejecting them",
+		log := in.cfg.Logger
+		if in.again {
+			log = zap.NewNop() // the caller reports a halt
+		}
+		log.Error("inbox: the database refuses most records of a batch, halting instead of rejecting them",
 			zap.String(telemetry.FieldChannel, in.channel), zap.Int(telemetry.FieldRefused, len(b.refused)),
 			zap.Int(telemetry.FieldRecords, len(received)), zap.Error(cause))
 		for i := range received {

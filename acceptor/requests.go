@@ -89,7 +89,8 @@ func (a *Acceptor) carryOutOnce(ctx context.Context, request models.PartitionReq
 func (a *Acceptor) carryOutSkip(ctx context.Context, request models.PartitionRequest, record envelope.Received) (
 	done bool, err error,
 ) {
-	row, at := a.rejectedForSkip(request.Channel, record), place{request.Channel, partitionOf(record.Record)}
+	row := a.rejectedForSkip(request.Channel, record)
+	at := place{channel: request.Channel, partition: partitionOf(record.Record)}
 	before := a.failureAt(at)
 	done, err = a.carryOutOnce(ctx, request, &row, nil)
 	if err != nil {

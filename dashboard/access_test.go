@@ -44,6 +44,7 @@ var allowed = map[string]dashboard.Role{
 	"POST delete-rejected": dashboard.Admin,
 	"GET replay":           dashboard.Admin, "POST replay": dashboard.Admin, "GET cleanup": dashboard.Admin,
 	"POST cleanup": dashboard.Admin, "GET backfill": dashboard.Admin, "POST backfill": dashboard.Admin,
+	"GET read-again": dashboard.Admin, "POST read-again": dashboard.Admin,
 	"GET forget-topic": dashboard.Admin, "POST forget-topic": dashboard.Admin,
 }
 

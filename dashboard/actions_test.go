@@ -343,7 +343,8 @@ func TestActionsThatNeedTheApplicationReturnATypedError(t *testing.T) {
 		for _, got := range []answer{r.post("accept", url.Values{"id": {id}}), r.get("accept-all?channel=c"), r.get("cleanup"),
 			r.get("replay?id=m1"),
 			r.get("backfill?handler=mail"), r.bare("POST", "cleanup", r.token()), r.bare("POST", "replay", r.token()),
-			r.bare("POST", "backfill", r.token())} {
+			r.bare("POST", "backfill", r.token()), r.get("read-again?channel=c&topic=orders"),
+			r.bare("POST", "read-again", r.token())} {
 			require.Equal(t, http.StatusNotImplemented, got.Status)
 			require.Contains(t, got.Body, "Available in the application only")
 		}
@@ -357,6 +358,9 @@ func TestUnavailableActionsAreNotOffered(t *testing.T) {
 		r := newRig(t, d, allowReplay)
 		inboxtest.Accept(t, r.ib, "m1")
 		id := r.reject(1, "no ce_id")
+		now := r.clock.Now()
+		require.NoError(t, inboxtest.Store(t, d.DB).RecordProgress(t.Context(), []models.Partition{{Channel: "c",
+			GroupID: "g", Topic: "orders", CaughtUpAt: &now}}, nil, now))
 		alone, err := ops.New(d.DB)
 		require.NoError(t, err)
 		off, err := r.ib.Ops()
@@ -378,6 +382,8 @@ func TestUnavailableActionsAreNotOffered(t *testing.T) {
 				dashboard.Admin},
 			{"handlers", `href="./backfill?handler=mail"`,
 				"<code>inboxctl backfill</code> requests it of the application", alone, dashboard.Admin},
+			{"consumers", `href="./read-again?channel=c&amp;topic=orders"`,
+				"<code>inboxctl read-again</code> requests it of the application", alone, dashboard.Admin},
 		} {
 			r.ops = whole
 			r.serve(func(o *dashboard.Options) { o.Authorizer = r.authorize })

@@ -354,7 +354,7 @@ func (q *request) startJob(v jobView, run func(context.Context, *job) error) err
 	return q.redirect("./job?" + url.Values{"id": {v.ID}}.Encode())
 }
 
-// job shows the progress of a bulk action, a backfill or a cleanup.
+// job shows the progress of a job.
 func (q *request) job() error {
 	seen, ok := q.d.jobs.find(q.query.Get("id"), q.now())
 	if !ok {
@@ -372,7 +372,8 @@ func (q *request) stopJob() error {
 			"It may have run in another process. The audit shows what was done.", nil)
 	}
 	mayStart, _ := q.use(http.MethodPost, seen.Action)
-	if admins := seen.Action == "cleanup" || seen.Action == "backfill"; admins && !mayStart {
+	admins := seen.Action == "cleanup" || seen.Action == "backfill" || seen.Action == "read-again"
+	if admins && !mayStart {
 		q.denied(q.actor(), "POST job-stop "+seen.Action)
 		return refuse(http.StatusForbidden, "Insufficient role",
 			"Who may not start this may not stop it. Your role is "+q.who.Role.String()+".", nil)

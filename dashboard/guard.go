@@ -167,7 +167,7 @@ const (
 	// Operator sees those too (payloads with ShowPayloads), and may retry, discard, accept rejected messages again,
 	// pause and resume, resume halted partitions and skip their records.
 	Operator
-	// Admin may also delete, replay, backfill, and run the cleanup.
+	// Admin may also delete, replay, backfill, read a topic again, and run the cleanup.
 	Admin
 )
 

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/routine"
@@ -21,14 +22,15 @@ const (
 	jobsFor = time.Hour
 )
 
-// jobs are the bulk actions, backfills and cleanups of this process. The dashboard's Stop ends their goroutines.
+// jobs are what this process does for long in operators' names, such as bulk actions, backfills and cleanups. The
+// dashboard's Stop ends their goroutines.
 type jobs struct {
 	mu     sync.Mutex
 	closed bool
 	all    map[string]*job
 }
 
-// job is one bulk action, backfill or cleanup.
+// job is one of them.
 type job struct {
 	end  context.CancelFunc
 	done chan struct{} // closed when it has ended
@@ -135,11 +137,13 @@ func (js *jobs) wait(ctx context.Context) error {
 // jobView is a job as pages show it.
 type jobView struct {
 	ID, Actor, Back string
-	Action          string // "retry", "discard", "accept", "backfill" or "cleanup"
+	Action          string // "retry", "discard", "accept", "backfill", "read-again" or "cleanup"
 	Began           time.Time
 	Expected        int64 // the dry run's count
 	Result          ops.BulkResult
 	Deleted         handler.Deleted
+	Again           envelope.ReadAgain // of "read-again", whose result is Reread
+	Reread          envelope.ReadAgainResult
 	Cancelled       bool // by a user or by Stop
 
 	// The rest is set by view. Percent is how much of the dry run's count is done.
@@ -180,7 +184,8 @@ func (j *job) view(now time.Time) jobView {
 	v := j.jobView
 	v.Took = now.Sub(v.Began)
 	v.Title = map[string]string{"retry": "Retry all that match", "discard": "Discard all that match",
-		"accept": "Accept all that match again", "backfill": "Backfill a handler", "cleanup": "Cleanup"}[v.Action]
+		"accept": "Accept all that match again", "backfill": "Backfill a handler", "read-again": "Read a topic again",
+		"cleanup": "Cleanup"}[v.Action]
 	if v.Expected > 0 {
 		v.Percent = min(100, (v.Result.Done+v.Result.StillBad+v.Result.Skipped)*100/v.Expected)
 	}

@@ -31,7 +31,7 @@ func TestEveryPageRendersEmptyAndFilled(t *testing.T) {
 		pages = append(pages, "message?id=m1", "replay?id=m1", "delete?id=m1", "rejected-message?id="+rejected,
 			"delete-rejected?id="+rejected, "handler?handler=mail",
 			"bulk?action=retry&handler=mail", "bulk?action=discard&handler=mail", "backfill?handler=mail",
-			"backfill?handler=mail&from=2026-01-01T11:00")
+			"backfill?handler=mail&from=2026-01-01T11:00", "read-again?channel=c&topic=orders")
 		for _, page := range pages {
 			require.Contains(t, r.page(page), "</html>", page)
 			require.NotContains(t, r.page(page), "no value", page)

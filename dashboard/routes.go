@@ -74,6 +74,8 @@ func routes() []route {
 		{post, "replay", Admin, (*request).replay, false, nil},
 		{get, "backfill", Admin, (*request).confirmBackfill, true, backfillFields},
 		{post, "backfill", Admin, (*request).startBackfill, false, nil},
+		{get, "read-again", Admin, (*request).confirmReadAgain, false, readAgainFields},
+		{post, "read-again", Admin, (*request).startReadAgain, false, nil},
 		{get, "forget-topic", Admin, (*request).confirmForget, false, []string{"channel", "group", "topic"}},
 		{post, "forget-topic", Admin, (*request).forgetTopic, false, nil},
 		{get, "cleanup", Admin, (*request).confirmCleanup, false, nil},
@@ -115,7 +117,8 @@ func (r *route) isFile() bool { return strings.Contains(r.path, ".") }
 // action is the operation that the Ops must support for the route. It is empty if any Ops will do.
 func (r *route) action() ops.Action {
 	return map[string]ops.Action{"accept": ops.ActionReAccept, "accept-all": ops.ActionReAccept,
-		"replay": ops.ActionReplay, "backfill": ops.ActionBackfill, "cleanup": ops.ActionCleanup}[r.path]
+		"replay": ops.ActionReplay, "backfill": ops.ActionBackfill, "read-again": ops.ActionReadAgain,
+		"cleanup": ops.ActionCleanup}[r.path]
 }
 
 // find returns the route of a method and a path. If there is none, it returns the methods that the path has.

@@ -45,6 +45,8 @@ type fetcher struct {
 	out chan<- *chunk
 	// skipping is a request to skip the next record, passing one to continue after a gap, nil if there is none.
 	skipping, passing *granted
+	// oneLog makes a topic that was created again an error, even if the new log begins at the very offset to read.
+	oneLog bool
 
 	conn *kafkawire.Conn // nil: to be made
 	// identified is when the topic's ID was last confirmed, zero on a new connection. unsure means that it has to be
@@ -282,7 +284,7 @@ func (f *fetcher) identify(offset int64) error {
 	if err != nil {
 		return err
 	}
-	if first == offset { // no record of the new log was skipped
+	if first == offset && !f.oneLog { // no record of the new log was skipped
 		p.reads(now)
 		f.epoch, f.skipping = 0, nil // a record to skip was in the log before
 		return nil

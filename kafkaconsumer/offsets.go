@@ -187,7 +187,7 @@ func (n *network) listSome(
 			its := place{offset: p.Offset}
 			if p.ErrorCode != 0 {
 				its.err = kafka.Error(p.ErrorCode)
-			} else if p.Offset < 0 {
+			} else if p.Offset < 0 && at < 0 { // no record at a time or later is no error
 				its.err = fmt.Errorf("the answer is offset %d: %w", p.Offset, kafka.Unknown)
 			}
 			found[partitionKey{topic.Topic, int(p.Partition)}] = its

@@ -189,9 +189,12 @@ func (w *worker) untilDone(ctx context.Context, records int, call func() error) 
 
 // try calls the acceptor once.
 func (w *worker) try(ctx context.Context, received []envelope.Received) (results []envelope.Result, err error) {
-	results, err = protect(func() ([]envelope.Result, error) {
-		return w.acceptor.AcceptRecords(ctx, w.channel, received)
-	})
+	return try(received, func() ([]envelope.Result, error) { return w.acceptor.AcceptRecords(ctx, w.channel, received) })
+}
+
+// try calls the acceptor, which must return a result for each record.
+func try(received []envelope.Received, accept func() ([]envelope.Result, error)) ([]envelope.Result, error) {
+	results, err := protect(accept)
 	if err == nil && len(results) != len(received) {
 		err = fmt.Errorf("the acceptor returned %d results for %d records", len(results), len(received))
 	}

@@ -157,10 +157,10 @@ type PartitionRequest struct {
 // Request is what an operator requests of a living worker that can do it, and what came of it (contract 11.1).
 type Request struct {
 	ID string `gorm:"column:id;primaryKey;not null;type:uuid;index:inbox_requests_requested_at,priority:2"`
-	// Kind is "cancel", "backfill", "cleanup" or "replay".
+	// Kind is "cancel", "backfill", "cleanup", "replay" or "read_again".
 	Kind string `gorm:"column:kind;type:varchar(20);not null"`
-	// Target says which workers can do it: those that have this handler key or, for a replay, this channel. It is empty
-	// for a cleanup.
+	// Target says which workers can do it: those that have this handler key or, for a replay or reading again, this
+	// channel. It is empty for a cleanup.
 	Target string `gorm:"column:target;type:varchar(200);not null"`
 	// Argument is JSON, which may have a whole payload. It is empty once the request has ended.
 	Argument    string    `gorm:"column:argument;type:text;not null"`

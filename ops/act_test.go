@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
@@ -265,11 +266,15 @@ func actions(t *testing.T, r *rig, actor ops.Actor, ref ops.Ref) map[string]func
 			_, err := o.RescheduleMatching(ctx, actor, poisoned, ops.Bulk{NotBefore: r.clock.Now().Add(time.Hour)})
 			return err
 		},
-		"rerun":            func() error { return o.Rerun(ctx, actor, handled("ship", "1"), reason) },
-		"delete":           func() error { return o.Delete(ctx, actor, ops.MessageRef{ID: "1"}, "1") },
-		"replay":           func() error { _, err := o.Replay(ctx, actor, ops.MessageRef{ID: "1"}, ops.Edit{}); return err },
-		"view rejected":    func() error { _, err := o.Rejected(ctx, actor, rejected); return err },
-		"re-accept":        func() error { _, err := o.ReAccept(ctx, actor, rejected); return err },
+		"rerun":         func() error { return o.Rerun(ctx, actor, handled("ship", "1"), reason) },
+		"delete":        func() error { return o.Delete(ctx, actor, ops.MessageRef{ID: "1"}, "1") },
+		"replay":        func() error { _, err := o.Replay(ctx, actor, ops.MessageRef{ID: "1"}, ops.Edit{}); return err },
+		"view rejected": func() error { _, err := o.Rejected(ctx, actor, rejected); return err },
+		"re-accept":     func() error { _, err := o.ReAccept(ctx, actor, rejected); return err },
+		"read again": func() error {
+			_, err := o.ReadAgain(ctx, actor, envelope.ReadAgain{Channel: "c", Topic: "orders", From: r.clock.Now()})
+			return err
+		},
 		"delete rejected":  func() error { return o.DeleteRejected(ctx, actor, rejected, rejected) },
 		"pause":            func() error { return o.Pause(ctx, actor, "mail") },
 		"resume":           func() error { return o.Resume(ctx, actor, "mail") },

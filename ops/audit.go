@@ -37,6 +37,7 @@ const (
 	ActionReplay         Action = "replay"
 	ActionBackfill       Action = "backfill"
 	ActionReAccept       Action = "re_accept"
+	ActionReadAgain      Action = "read_again"
 	actionDeleteRejected Action = "delete_rejected"
 	ActionPause          Action = "pause"
 	actionResume         Action = "resume"
@@ -51,9 +52,9 @@ const (
 // Actions returns all actions.
 func Actions() []Action {
 	return []Action{ActionView, actionViewRejected, ActionRetry, ActionDiscard, ActionReschedule, actionRerun,
-		actionReleaseClaim, ActionCancel, actionDelete, ActionReplay, ActionBackfill, ActionReAccept, actionDeleteRejected,
-		ActionPause, actionResume, actionResumePartition, actionSkipRecord, actionForgetTopic, ActionCleanup,
-		actionDenied}
+		actionReleaseClaim, ActionCancel, actionDelete, ActionReplay, ActionBackfill, ActionReAccept, ActionReadAgain,
+		actionDeleteRejected, ActionPause, actionResume, actionResumePartition, actionSkipRecord, actionForgetTopic,
+		ActionCleanup, actionDenied}
 }
 
 // AuditEntry is one row of the audit.

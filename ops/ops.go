@@ -15,6 +15,7 @@ import (
 
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/redaction"
@@ -25,9 +26,9 @@ import (
 )
 
 // Ops reads one inbox's tables and acts on them. It is safe for concurrent use and starts nothing. All methods except
-// RetryMatching, DiscardMatching, RescheduleMatching, ReAcceptMatching, Backfill and Cleanup end within a few statement
-// timeouts, and ReAccept after the handlers that it runs, or with its context. All errors can be distinguished by the
-// Err values of this package.
+// RetryMatching, DiscardMatching, RescheduleMatching, ReAcceptMatching, ReadAgain, Backfill and Cleanup end within a
+// few statement timeouts, and ReAccept after the handlers that it runs, or with its context. All errors can be
+// distinguished by the Err values of this package.
 type Ops struct {
 	*access
 	statusSearch
@@ -193,7 +194,7 @@ var (
 	// ErrStillDeclared means that cleanup cannot forget a topic, because workers consume it.
 	ErrStillDeclared = errors.New("workers declare it")
 	// ErrProcessing means that a message cannot be deleted, a status neither retried, discarded nor rescheduled, and a
-	// rejected message not run again, while its handler runs.
+	// rejected message not run again, while its handler runs; or that this process reads the channel again already.
 	ErrProcessing = errors.New("being processed")
 	// ErrNotYet means that a request to a worker has not ended yet, and ErrRequestFailed that it has failed.
 	ErrNotYet        = errors.New("not carried out yet")
@@ -211,8 +212,9 @@ var (
 
 // Can reports whether this Ops supports an action, regardless of the actor and the target. It returns nil, or the error
 // that the action's method always returns: ErrNeedsApplication or, with the application, ErrReplayOff. All actions but
-// Backfill, Replay, ReAccept, ReAcceptMatching and Cleanup need only the tables, and these can be requested. Can is for
-// user interfaces, so that they offer only actions that work; the methods check for themselves (contract 11.1).
+// Backfill, Replay, ReAccept, ReAcceptMatching, ReadAgain and Cleanup need only the tables, and these can be requested.
+// Can is for user interfaces, so that they offer only actions that work; the methods check for themselves (contract
+// 11.1).
 func (o *access) Can(action Action) error {
 	able := true
 	switch action {
@@ -221,7 +223,7 @@ func (o *access) Can(action Action) error {
 		if able && !o.opts.AllowReplay {
 			return fmt.Errorf("%s: %w: it needs the option AllowReplay", action, ErrReplayOff)
 		}
-	case ActionReAccept, ActionBackfill:
+	case ActionReAccept, ActionReadAgain, ActionBackfill:
 		able = o.opts.Live != nil
 	case ActionCleanup:
 		able = o.opts.Cleanup != nil
@@ -234,7 +236,7 @@ func (o *access) Can(action Action) error {
 }
 
 // Live has the actions that only a running application can do, because it knows the channels and handlers. Inbox.Ops
-// gets one from *inbox.Inbox. Without it Backfill, Replay, ReAccept, ReAcceptMatching and Cleanup (but see
+// gets one from *inbox.Inbox. Without it Backfill, Replay, ReAccept, ReAcceptMatching, ReadAgain and Cleanup (but see
 // Options.Cleanup) fail with ErrNeedsApplication. Implementations are safe for concurrent use.
 type Live interface {
 	// AcceptTx accepts a message in an open transaction on the inbox's database. The caller calls wake after the
@@ -245,6 +247,8 @@ type Live interface {
 	// Direct channel is not stored: its handlers run while the caller waits, after begun has returned nil.
 	AcceptRejected(ctx context.Context, id string, begun func(context.Context) error, audit models.Audit) (
 		[]Accepted, error)
+	// ReadAgain reads records of a channel's topic again and accepts them.
+	ReadAgain(ctx context.Context, r envelope.ReadAgain) (envelope.ReadAgainResult, error)
 	// Cleanup is Inbox.Cleanup.
 	Cleanup(ctx context.Context) (handler.Deleted, error)
 	// Subscription returns the handler that has this key, as its current or a legacy one, and what it subscribes to. It

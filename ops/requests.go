@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/internal/routine"
@@ -26,18 +27,19 @@ type workerRequests struct{ messageViews }
 // Request is what an operator has requested of a living worker, and what came of it.
 type Request struct {
 	ID string
-	// Kind is ActionCancel, ActionBackfill, ActionCleanup or ActionReplay.
+	// Kind is ActionCancel, ActionBackfill, ActionCleanup, ActionReplay or ActionReadAgain.
 	Kind Action
-	// Target is the handler key, or for a replay the channel, that the worker must have; empty for a cleanup.
+	// Target is the handler key, or for a replay or reading again the channel, that the worker must have; empty for a
+	// cleanup.
 	Target      string
 	Actor       Actor
 	RequestedAt time.Time
 	// TakenBy names the process that has taken it. It is empty, and TakenAt zero, until then.
 	TakenBy string
 	TakenAt time.Time
-	// EndedAt is zero until it has ended, with a Result or a Problem. Result is JSON: a BulkResult, handler.Deleted or
-	// Accepted; of a cancel {"cancelled": true}, which says that the call's context is cancelled, not that it has
-	// returned.
+	// EndedAt is zero until it has ended, with a Result or a Problem. Result is JSON: a BulkResult, handler.Deleted,
+	// Accepted or envelope.ReadAgainResult; of a cancel {"cancelled": true}, which says that the call's context is
+	// cancelled, not that it has returned.
 	EndedAt time.Time
 	Result  string
 	Problem string
@@ -339,6 +341,14 @@ func (o *Ops) serving(r models.Request, now time.Time, channels []string,
 				}
 			}
 			return o.Replay(ctx, Actor(r.Actor), a.Message, a.Edit)
+		}
+	case kind == ActionReadAgain && slices.Contains(channels, r.Target):
+		return func(ctx context.Context) (any, error) {
+			var a envelope.ReadAgain
+			if err := o.argument(ctx, r, &a); err != nil {
+				return nil, err
+			}
+			return o.ReadAgain(ctx, Actor(r.Actor), a)
 		}
 	}
 	return nil

@@ -15,6 +15,7 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/cleanup"
+	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
@@ -225,6 +226,10 @@ func TestRequestsThatFailSaySo(t *testing.T) {
 			},
 			func() error {
 				_, err := r.ops.RequestBackfill(t.Context(), ada, "mail", r.clock.Now(), time.Time{}, ops.Bulk{Max: -1})
+				return err
+			},
+			func() error {
+				_, err := r.ops.RequestReadAgain(t.Context(), ada, envelope.ReadAgain{Channel: "c", From: r.clock.Now()})
 				return err
 			},
 			func() error { _, err := r.ops.RequestCleanup(t.Context(), ""); return err },

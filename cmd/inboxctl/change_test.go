@@ -72,6 +72,7 @@ func TestHelpSaysWhatNeedsTheApplication(t *testing.T) {
 	require.Contains(t, help, "o.ReAccept(")
 	require.Contains(t, help, "o.ReAcceptMatching(")
 	require.Contains(t, help, "o.Backfill(")
+	require.Contains(t, help, "o.ReadAgain(")
 }
 
 func TestRejectedRecordsAreListedByPartition(t *testing.T) {

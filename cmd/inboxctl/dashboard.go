@@ -53,8 +53,8 @@ machine can reach, and every user and program of the machine can then act in you
 name.
 
 Actions that need the application are not available here: replay, backfill,
-accepting a rejected message again, and the cleanup (use "inboxctl cleanup"
-instead). For a team, mount the dashboard in the application: see
+accepting a rejected message or reading a topic again, and the cleanup (use
+"inboxctl cleanup" instead). For a team, mount the dashboard in the application: see
 docs/dashboard.md.
 
 There is no TLS. On another machine, listen on its loopback address and connect

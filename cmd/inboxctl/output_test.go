@@ -62,6 +62,7 @@ func TestLostOutputFailsEveryCommand(t *testing.T) {
 			{"reschedule", status("later"), "--at", "24h"},
 			{"rerun", "5", "--handler", fine, "--reason", "x", "--yes"}, {"release", "claimed", "--handler", fine, "--yes"},
 			{"replay", "5", "--yes", "--wait", "0"}, {"backfill", fine, "--from", "1h", "--yes"},
+			{"read-again", "c", "--topic", "t", "--from", "1h", "--yes", "--wait", "0"},
 			{"cleanup", "--application", "--yes", "--wait", "0"}, {"request", asked},
 			{"cancel", "called", "--handler", fine, "--yes", "--wait", "0"},
 			{"delete", "4", "--confirm", "4"},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/ops"
 )
@@ -48,7 +49,8 @@ func (a *app) printRequest(r ops.Request) error {
 // resultOf returns a request's result; nil if it has none.
 func resultOf(r ops.Request) any {
 	results := map[ops.Action]any{ops.ActionBackfill: new(ops.BulkResult), ops.ActionCleanup: new(handler.Deleted),
-		ops.ActionReplay: new(ops.Accepted), ops.ActionCancel: new(map[string]bool)}
+		ops.ActionReplay: new(ops.Accepted), ops.ActionCancel: new(map[string]bool),
+		ops.ActionReadAgain: new(envelope.ReadAgainResult)}
 	result := results[r.Kind]
 	if r.Result == "" || result == nil || json.Unmarshal([]byte(r.Result), result) != nil {
 		return nil
@@ -83,9 +85,9 @@ func newRequest(a *app) *cobra.Command {
 	var wait time.Duration
 	cmd := &cobra.Command{
 		Use: "request ID", Short: "A request to the application, and what came of it",
-		Long: `Shows what "inboxctl cancel", "backfill", "replay" or "cleanup --application" has
-requested, which process has taken it, and its result. With --wait it waits for the
-end.
+		Long: `Shows what "inboxctl cancel", "backfill", "replay", "read-again" or
+"cleanup --application" has requested, which process has taken it, and its result.
+With --wait it waits for the end.
 
 JSON: ops.Request, whose result is an object.`,
 		Example: `  inboxctl request 0197a1c2-5b1e-7c3a-9d53-0a3c5c8f2f11 --wait 1m`,

@@ -64,16 +64,17 @@ too many rows stops early and says how to continue.`
 
 const applicationHelp = `Channels, handlers and their retentions are in the application's code and not in the
 database. So only the application can replay a message, accept a rejected message
-again, give a handler that was added later the statuses it lacks, and clean up by
-each handler's own retention. "inboxctl replay", "rejected accept", "backfill",
-"cleanup --application" and "cancel" store a request that a running process carries
-out. Where none runs, use Go:
+again, give a handler that was added later the statuses it lacks, read a topic again,
+and clean up by each handler's own retention. "inboxctl replay", "rejected accept",
+"backfill", "read-again", "cleanup --application" and "cancel" store a request that a
+running process carries out. Where none runs, use Go:
 
   o, err := ib.Ops(func(o *ops.Options) { o.AllowReplay = true })
   accepted, err := o.Replay(ctx, actor, ops.MessageRef{ID: messageID}, ops.Edit{})
   accepted, err := o.ReAccept(ctx, actor, rejectedID)
   result, err := o.ReAcceptMatching(ctx, actor, filter, ops.Bulk{})
   result, err := o.Backfill(ctx, actor, handlerKey, from, to, ops.Bulk{})
+  result, err := o.ReadAgain(ctx, actor, envelope.ReadAgain{Channel: c, Topic: t, From: from})
   deleted, err := o.Cleanup(ctx, actor)
 
 To run failed statuses again use "inboxctl retry".`
@@ -140,7 +141,8 @@ func newRoot(a *app) *cobra.Command {
 		watchable(a, newConsumers(a)), newResumePartition(a),
 		newSkipRecord(a), watchable(a, newProgress(a)), newForgetTopic(a), watchable(a, newWorkers(a)),
 		watchable(a, newLocks(a)), watchable(a, newGaps(a)), watchable(a, newMarkers(a)),
-		watchable(a, newAudit(a)), newBackfill(a), newCleanup(a), newRequest(a),
+		watchable(a, newAudit(a)), newBackfill(a), newReadAgain(a), newCleanup(a),
+		newRequest(a),
 		newMigrate(a), newGrants(a),
 		newDashboard(a), newVersion(a), newCompletion(),
 		topic("connecting", "The database, the tables' names and the actor", connectingHelp),

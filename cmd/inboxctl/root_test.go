@@ -42,7 +42,7 @@ func TestMisuseExitsWith2AndNamesTheHelp(t *testing.T) {
 		{"migrate", "print", "--dialect", "sqlite", "--schema", "s"},
 		{"migrate", "print", "--dialect", "postgres", "--prefix", "x;"}, {"status", "--dsn", "file:x", "--prefix", "x;"},
 		{"completion"}, {"completion", "tcsh"}, {"version", "x"},
-		{"list", "--from", "soon"}, {"cleanup"}, {"pause"}, {"resume"}, {"backfill"}, {"retry"}, {"discard"},
+		{"list", "--from", "soon"}, {"cleanup"}, {"pause"}, {"resume"}, {"backfill"}, {"read-again"}, {"retry"}, {"discard"},
 	} {
 		out := runWith(t, t.Context(), map[string]string{actorVariable: "alice"}, "", args...)
 		require.Equal(t, exitMisuse, out.code, "%v: %s", args, out.errOut)

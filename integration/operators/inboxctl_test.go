@@ -114,4 +114,8 @@ type (
 	rejectedLine struct{ ID, Channel, Reason string }
 	auditLine    struct{ Actor, Target string }
 	bulk         struct{ Matched, Done int }
+	reread       struct {
+		ID     string
+		Result struct{ Read, Accepted, Duplicates int }
+	}
 )

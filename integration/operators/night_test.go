@@ -381,6 +381,52 @@ var night = map[string]problem{
 		},
 	},
 
+	"messages were deleted by mistake": {
+		happen: func(t *testing.T, s *shop) {
+			s.start(version{})
+			s.send(orders, "id", "o-1", "o-2", "o-3", "o-4")
+			s.await(mail, map[string]int{"processed": 4})
+			s.await(ship, map[string]int{"processed": 4})
+			s.awaitCommitted(orders)
+			o, err := s.ib.Ops()
+			require.NoError(t, err)
+			for _, id := range []string{"o-2", "o-3"} {
+				require.NoError(t, o.Delete(t.Context(), "grace", ops.MessageRef{ID: id}, id))
+			}
+		},
+		inTerminal: func(t *testing.T, s *shop, c *terminal) {
+			ofOrders := func(c consumer) bool { return c.Channel == "orders" && len(c.Partitions) > 0 }
+			consumers := watch(c, "its partition", func(all []consumer) bool {
+				return slices.ContainsFunc(all, ofOrders)
+			}, "consumers")
+			of := consumers[slices.IndexFunc(consumers, ofOrders)]
+			again := []string{"read-again", of.Channel, "--topic", of.Partitions[0].Topic, "--from", "1h"}
+			dry := read[reread](c, append(again, "--dry-run")...)
+			require.Equal(t, []int{4, 2, 2}, []int{dry.Result.Read, dry.Result.Accepted, dry.Result.Duplicates})
+			part := read[reread](c, append(again, "--yes", "--max", "3")...)
+			require.Equal(t, []int{3, 2}, []int{part.Result.Read, part.Result.Accepted})
+			rest := read[reread](c, again[0], again[1], again[2], again[3], "--yes", "--after", part.ID)
+			require.Equal(t, []int{1, 0}, []int{rest.Result.Read, rest.Result.Accepted})
+		},
+		inBrowser: func(t *testing.T, s *shop, b *browser) {
+			b.follow("Consumers")
+			b.open(b.linkIn(b.row(orders+" orders"), "Read"))
+			b.press("Count", "From", time.Now().UTC().Add(-time.Hour).Format("2006-01-02T15:04"))
+			b.await("Done.")
+			b.says("Would be accepted 2")
+			b.follow("Continue")
+			b.press("Read again")
+			b.await("Done.")
+			b.says("Accepted 2")
+		},
+		solved: func(t *testing.T, s *shop) {
+			s.await(mail, map[string]int{"processed": 4})
+			s.await(ship, map[string]int{"processed": 4})
+			require.Equal(t, map[int]int64{0: 4}, s.kafka.Committed(orders, orders))
+			require.Equal(t, []ops.Action{ops.ActionReadAgain}, s.audited(operator))
+		},
+	},
+
 	"new handler lacks old messages, and another is paused": {
 		happen: func(t *testing.T, s *shop) {
 			s.start(version{})

@@ -94,11 +94,13 @@ type Engine struct {
 	logLimit     *logging.Limiter
 	requests     routine.Loop // carries out operators' requests for rejected messages, while started
 	cancels      routine.Loop // cancels calls as requested, while started
+	rereading    routine.Loop // reads topics again as requested, while started
 	serving      routine.Loop // carries out all other requests, while started
 	progress     routine.Loop // records consumers' progress, while started
 	logSummaries routine.Loop // writes summaries of the log lines that the limiter has suppressed, while started
 
 	again          again
+	reading        sync.Map     // the names of channels that are read again
 	shutdownOnce   sync.Once    // by EndApplication
 	lifecycle      routine.Lock // held by Start and Stop throughout
 	mu             sync.Mutex

@@ -96,6 +96,7 @@ func (e *Engine) startAll(ctx context.Context) error {
 	e.requests.Start(e.reAcceptRequestedUntilStopped)
 	e.cancels.Start(e.cancelRequestedUntilStopped)
 	e.serving.Start(e.serveRequestedUntilStopped)
+	e.rereading.Start(e.readAgainRequestedUntilStopped)
 	e.cleaner.Start()
 	if err := e.sampler.start(); err != nil {
 		return err
@@ -140,7 +141,7 @@ func (e *Engine) stopAll(ctx context.Context) error {
 	defer cancel()
 	defer e.again.reopen() // once all has stopped
 	stops := []func(context.Context) error{e.again.stop, e.cleaner.Stop, e.sampler.stop}
-	for _, loop := range []*routine.Loop{&e.requests, &e.cancels, &e.serving} {
+	for _, loop := range []*routine.Loop{&e.requests, &e.cancels, &e.serving, &e.rereading} {
 		stops = append(stops, func(ctx context.Context) error {
 			ctx, cancel := withGrace(ctx)
 			defer cancel()

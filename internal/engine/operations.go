@@ -20,6 +20,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/condition"
 	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/synchronous"
+	"github.com/gorm-inbox/inbox/kafkaconsumer"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/ops"
 )
@@ -87,6 +88,43 @@ func acceptedOf(results []acceptor.Result) []ops.Accepted {
 		accepted[i] = ops.Accepted{MessageID: r.MessageID, Outcome: r.Outcome, Handlers: r.Handlers}
 	}
 	return accepted
+}
+
+// ReadAgain reads by a consumer of its own, which joins no group.
+func (l live) ReadAgain(ctx context.Context, r envelope.ReadAgain) (result envelope.ReadAgainResult, err error) {
+	e := l.e
+	i := slices.IndexFunc(e.cfg.Channels, func(c Channel) bool { return c.Name == r.Channel && c.Kafka != nil })
+	if i < 0 {
+		return result, fmt.Errorf("%w: this process consumes no channel %q from Kafka", ops.ErrBadInput, r.Channel)
+	}
+	c := e.cfg.Channels[i]
+	if c.Mode != Inbox {
+		return result, fmt.Errorf("%w: channel %q is %s, it stores no messages to compare with and its handlers would run again",
+			ops.ErrBadInput, c.Name, c.Mode)
+	}
+	if !slices.Contains(c.Kafka.Topics, r.Topic) {
+		return result, fmt.Errorf("%w: topic %q is not one of channel %q, but these are: %q", ops.ErrBadInput, r.Topic, c.Name,
+			c.Kafka.Topics)
+	}
+	if _, running := e.reading.LoadOrStore(c.Name, true); running {
+		return result, fmt.Errorf("%w: channel %q is read again already", ops.ErrProcessing, c.Name)
+	}
+	defer e.reading.Delete(c.Name)
+	if err := e.tables.ready(ctx); err != nil {
+		return result, err
+	}
+	consumer, err := e.newConsumer(c)
+	if err != nil {
+		return result, err
+	}
+	accept := func(ctx context.Context, records []envelope.Received) ([]envelope.Result, error) {
+		return e.acceptor.AcceptAgain(ctx, c.Name, records, r.DryRun)
+	}
+	result, err = consumer.ReadAgain(ctx, r, accept)
+	if errors.Is(err, kafkaconsumer.ErrRange) {
+		err = fmt.Errorf("%w: %w", ops.ErrBadInput, err)
+	}
+	return result, err
 }
 
 func (l live) Cleanup(ctx context.Context) (handler.Deleted, error) { return l.e.Cleanup(ctx) }
@@ -261,16 +299,29 @@ func (e *Engine) reAcceptRequestedUntilStopped(ctx context.Context) {
 
 // cancelRequestedUntilStopped cancels, at intervals, the calls of this process that operators want to end.
 func (e *Engine) cancelRequestedUntilStopped(ctx context.Context) {
-	e.serveUntilStopped(ctx, "reading requests to cancel calls", ops.ActionCancel)
+	e.serveUntilStopped(ctx, "reading requests to cancel calls", nil, ops.ActionCancel)
 }
 
 // serveRequestedUntilStopped does, at intervals, what operators have requested of any process that can. One that takes
 // long keeps the others waiting, but no cancel.
 func (e *Engine) serveRequestedUntilStopped(ctx context.Context) {
-	e.serveUntilStopped(ctx, "reading requests to workers", ops.ActionBackfill, ops.ActionCleanup, ops.ActionReplay)
+	e.serveUntilStopped(ctx, "reading requests to workers", e.cfg.channelNames(), ops.ActionBackfill, ops.ActionCleanup,
+		ops.ActionReplay)
 }
 
-func (e *Engine) serveUntilStopped(ctx context.Context, what string, kinds ...ops.Action) {
+// readAgainRequestedUntilStopped reads topics again, at intervals, that operators have requested of a process which
+// consumes their channel. It may take hours.
+func (e *Engine) readAgainRequestedUntilStopped(ctx context.Context) {
+	var consumed []string
+	for _, c := range e.cfg.Channels {
+		if c.Kafka != nil {
+			consumed = append(consumed, c.Name)
+		}
+	}
+	e.serveUntilStopped(ctx, "reading requests to read topics again", consumed, ops.ActionReadAgain)
+}
+
+func (e *Engine) serveUntilStopped(ctx context.Context, what string, channels []string, kinds ...ops.Action) {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
@@ -278,7 +329,7 @@ func (e *Engine) serveUntilStopped(ctx context.Context, what string, kinds ...op
 	by := fmt.Sprintf("process %d on %s", os.Getpid(), host)
 	failing := condition.New(e.log, e.cfg.Clock, zap.WarnLevel, what, "they wait")
 	repeat(ctx, e.cfg.Processor.HeartbeatInterval, failing, "carrying out requests", func() error {
-		return e.ops.ServeRequests(ctx, by, e.cfg.channelNames(), kinds...)
+		return e.ops.ServeRequests(ctx, by, channels, kinds...)
 	})
 }
 

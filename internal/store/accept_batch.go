@@ -16,6 +16,8 @@ type AcceptBatch struct {
 	// claimed (contract 5.17). If the worker's row is missing, or marked released or stopped, the statuses are inserted
 	// unclaimed.
 	Claimer string
+	// DryRun makes Accept roll its transaction back and return what it would have done.
+	DryRun bool
 	// Audit, if not nil, is added by AcceptRejected in its transaction.
 	Audit *models.Audit
 }

@@ -6,11 +6,13 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"time"
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
+	"github.com/gorm-inbox/inbox/ops"
 )
 
 // OrderPlaced is a payload.
@@ -66,3 +68,18 @@ var (
 		//page:end
 	}
 )
+
+// readAgain reads what was produced in a period again. It is for an endpoint or a command of the application.
+func readAgain(
+	ctx context.Context, ib *inbox.Inbox, actor ops.Actor, from, to time.Time, dryRun bool,
+) (envelope.ReadAgainResult, error) {
+	o, err := ib.Ops()
+	if err != nil {
+		return envelope.ReadAgainResult{}, err
+	}
+	//page:begin again
+	result, err := o.ReadAgain(ctx, actor, envelope.ReadAgain{Channel: "orders.events", Topic: "orders.events",
+		From: from, To: to, DryRun: dryRun})
+	//page:end
+	return result, err
+}

@@ -46,6 +46,28 @@ func TestRecordsComeThroughTLSAndSCRAM(t *testing.T) {
 	fxtest.WaitCompleted(t, ib, 30*time.Second, "o-1", "fulfil-order")
 }
 
+// Contract 7.11.
+func TestPeriodIsReadAgain(t *testing.T) {
+	kafka := kafkatest.Start(t, kafkatest.Topic("orders.events", 1))
+	ib, err := inbox.New("orders", fxtest.OpenDB(t), inbox.Configure(func(o *inbox.Options) { o.Migrate = true }),
+		inbox.Channel("orders.events", inbox.Kafka(kafkaconsumer.Config{Brokers: kafka.Brokers(),
+			Topics: []string{"orders.events"}, GroupID: "fulfilment"}), inbox.On("order.placed", inbox.Func("fulfil-order",
+			func(context.Context, handler.Message[OrderPlaced]) error { return nil }))))
+	require.NoError(t, err)
+	require.NoError(t, ib.Migrate(t.Context()))
+	require.NoError(t, kafka.Produce("orders.events", kafkatest.Record{Value: []byte(`{"OrderID": "o-1"}`),
+		Headers: []kafkatest.Header{{Key: "MessageId", Value: []byte("o-1")}, {Key: "MessageType", Value: []byte("order.placed")}}}))
+	hourAgo := time.Now().Add(-time.Hour)
+	for _, dryRun := range []bool{true, false} {
+		result, err := readAgain(t.Context(), ib, "ada@example.org", hourAgo, time.Now().Add(time.Hour), dryRun)
+		require.NoError(t, err)
+		require.Equal(t, envelope.ReadAgainResult{Read: 1, Accepted: 1}, result)
+	}
+	result, err := readAgain(t.Context(), ib, "ada@example.org", hourAgo, time.Time{}, false)
+	require.NoError(t, err)
+	require.Equal(t, envelope.ReadAgainResult{Read: 1, Duplicates: 1}, result)
+}
+
 // Contract 4.4, 4.5.
 func TestTombstoneWithoutHeadersIsHandled(t *testing.T) {
 	kafka := kafkatest.Start(t, kafkatest.Topic("orders.events", 1))

@@ -99,6 +99,9 @@ type accepting interface {
 // Transacting runs work in a transaction and commits it unless work fails, as Database.Transaction does.
 type Transacting func(ctx context.Context, work func(gorm.ConnPool) error) error
 
+// errDryRun rolls back an accept whose results alone are wanted.
+var errDryRun = errors.New("a dry run is rolled back")
+
 // AcceptRetrying accepts in a new transaction and retries if it collided with another one. last, if not nil, runs at
 // the end of each such transaction, and its error rolls the transaction back.
 func AcceptRetrying(ctx context.Context, in Transacting, dialect accepting, batch store.AcceptBatch,
@@ -111,13 +114,16 @@ func AcceptRetrying(ctx context.Context, in Transacting, dialect accepting, batc
 			if err == nil && last != nil {
 				err = last(pool, results)
 			}
+			if err == nil && batch.DryRun {
+				err = errDryRun
+			}
 			return err
 		})
 		if err == nil {
 			return results, nil
 		}
 		if !store.Collided(err) || attempt == acceptAttempts || ctx.Err() != nil {
-			if errors.Is(err, errConflict) {
+			if errors.Is(err, errConflict) || errors.Is(err, errDryRun) {
 				return results, nil
 			}
 			return nil, Doing("accept", err)

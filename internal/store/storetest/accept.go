@@ -33,6 +33,27 @@ var acceptTests = []test{
 			require.Equal(s, []string{"m2/mail"}, pairs(s.statuses()))
 		}
 	}},
+	{"a dry run stores nothing, and returns what an accept would", func(s *suite) {
+		s.accept(message("m1", "mail"))
+		conflicting := message("m2", "mail")
+		s.accept(conflicting)
+		conflicting.Type = "another"
+		batch := store.AcceptBatch{Messages: []store.NewMessage{message("m1", "mail", "stock"),
+			message("m3", "mail", "stock"), conflicting}, Rejected: []models.RejectedMessage{*rejection(1)}, Now: noon, DryRun: true}
+		want := []store.Accepted{{StatusesAdded: 1}, {Inserted: true, StatusesAdded: 2}, {Conflict: true,
+			StoredType: message("m2").Type, StoredSource: conflicting.Source}}
+		for range 2 {
+			would, err := s.store.Accept(s.ctx, batch)
+			require.NoError(s, err)
+			require.Equal(s, want, would)
+			require.Equal(s, []string{"m1/mail", "m2/mail"}, pairs(s.statuses()))
+			require.Zero(s, s.rejectedCount())
+		}
+		batch.DryRun = false
+		did, err := s.store.Accept(s.ctx, batch)
+		require.NoError(s, err)
+		require.Equal(s, want, did)
+	}},
 	{"the number of a deleted message is not reused", func(s *suite) {
 		last := int64(0)
 		for _, m := range []store.NewMessage{message("m1", "mail"), message("m2"), message("m3", "mail"), message("m4")} {

@@ -1,0 +1,312 @@
+package kafkaconsumer
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+
+	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/internal/kafkawire"
+	"github.com/gorm-inbox/inbox/internal/routine"
+)
+
+// ErrRange means that the records to read again are none of the topic's: it has no such partition, or its log ends
+// before them.
+var ErrRange = errors.New("not in the topic")
+
+const (
+	// againTries is how often in a row a request may fail, or be answered without records, before reading again ends.
+	againTries = 10
+	// letterTimeout bounds how long reading again waits for a dead-letter topic that does not acknowledge.
+	letterTimeout = 30 * time.Second
+)
+
+// ReadAgain reads records of one of the consumer's topics and passes them to accept, batch by batch, in the order of
+// their partition (contract 7.11). It joins no group and reads and commits no offset of the group. Bad records that
+// accept wants published go to the dead-letter topic, unless it is a dry run. Only one partition is read at a time, in
+// the consumer's bounds for memory.
+//
+// It takes the place of Start: make a consumer for each call. The result is valid also with an error, such as that of
+// ctx or of a record that halts, and Left then begins with the first record that is not accepted, or may be accepted
+// without being counted. ErrRange, *TopicRecreatedError and the errors of a log that cannot be read are final. Others
+// may pass: after a few tries the call ends, and may go on later.
+func (c *Consumer) ReadAgain(ctx context.Context, r envelope.ReadAgain,
+	accept func(context.Context, []envelope.Received) ([]envelope.Result, error),
+) (envelope.ReadAgainResult, error) {
+	defer c.network.Cut()
+	a := &rereader{shared: c.shared, request: r, accept: accept}
+	err := a.locate(ctx)
+	for err == nil && len(a.result.Left) > 0 && !a.full() {
+		left := &a.result.Left[0]
+		if err = a.read(ctx, left); err == nil && left.From == left.To {
+			a.result.Left = a.result.Left[1:]
+		}
+		if gap, ok := errors.AsType[*OffsetGapError](err); ok && gap.Offset < gap.First {
+			next := min(gap.First, left.To)
+			a.result.Gaps = append(a.result.Gaps, envelope.Gap{Topic: r.Topic, Partition: left.Partition, From: left.From,
+				To: next, Reason: fmt.Sprintf("%d records were deleted", next-left.From)})
+			left.From, err = next, nil
+		}
+	}
+	if len(a.result.Left) == 0 {
+		a.result.Left = nil
+	}
+	if errors.As(err, new(*TopicRecreatedError)) {
+		err = fmt.Errorf("the records to read are gone, only times select those of the new log: %w", err)
+	} else if err != nil {
+		err = c.cfg.explain(err)
+	}
+	return a.result, err
+}
+
+// rereader is one running ReadAgain.
+type rereader struct {
+	*shared
+	request envelope.ReadAgain
+	accept  func(context.Context, []envelope.Received) ([]envelope.Result, error)
+	result  envelope.ReadAgainResult
+}
+
+// full reports whether MaxRecords were read.
+func (a *rereader) full() bool {
+	return a.request.MaxRecords > 0 && a.result.Read >= a.request.MaxRecords
+}
+
+// locate finds the ranges to read. It asks for the topic's ID before the offsets, so that none of another log counts
+// for this one.
+func (a *rereader) locate(ctx context.Context) error {
+	topic := a.request.Topic
+	ranges, keys, err := a.wanted(ctx)
+	if err != nil {
+		return err
+	}
+	conn, err := a.network.dialLeader(ctx, topic, 0)
+	if err != nil {
+		return err
+	}
+	defer conn.HangUp()
+	topicID, cluster, err := conn.TopicID(ctx, topic)
+	if err != nil {
+		return fmt.Errorf("ask for the ID of topic %s: %w", topic, err)
+	}
+	log := logID{topicID, cluster}
+	at := func(place int64) map[int]int64 {
+		found := map[int]int64{}
+		for key, its := range a.network.listOffsets(ctx, keys, place, a.cfg.Isolation) {
+			if found[key.id], err = its.offset, cmp.Or(err, its.err); its.offset < 0 {
+				found[key.id] = math.MaxInt64 // no record has the time or a later one
+			}
+		}
+		return found
+	}
+	ends := at(kafka.LastOffset)
+	var firsts, from map[int]int64
+	to, timed := ends, len(a.request.Ranges) == 0
+	if timed && err == nil {
+		firsts, from = at(kafka.FirstOffset), at(milliseconds(a.request.From))
+		if !a.request.To.IsZero() {
+			to = at(milliseconds(a.request.To))
+		}
+	}
+	if err != nil {
+		return err
+	}
+	for _, r := range ranges {
+		end, first := ends[r.Partition], firsts[r.Partition]
+		if timed {
+			r.From, r.To = min(from[r.Partition], end), min(to[r.Partition], end)
+		} else if r.To = cmp.Or(r.To, end); r.Log != "" && logOf(r.Log) != log {
+			return &TopicRecreatedError{Topic: topic, Partition: r.Partition, Offset: r.From, id: log}
+		} else if r.From < 0 || r.From > r.To || r.To > end {
+			return fmt.Errorf("%w: offsets %d to %d of %s/%d, which ends at %d", ErrRange, r.From, r.To, topic, r.Partition,
+				end)
+		}
+		if r.From >= r.To {
+			continue
+		}
+		if first > 0 && r.From == first {
+			a.result.Gaps = append(a.result.Gaps, envelope.Gap{Topic: topic, Partition: r.Partition, From: -1, To: first,
+				Reason: "records before were deleted, maybe also some of the period"})
+		}
+		r.Log = log.metadata()
+		a.result.Left = append(a.result.Left, r)
+	}
+	return nil
+}
+
+// milliseconds returns the first millisecond at t or later.
+func milliseconds(t time.Time) int64 {
+	return max(t.Add(time.Millisecond-time.Nanosecond).UnixMilli(), 0) // below are places such as kafka.LastOffset
+}
+
+// wanted returns the ranges of the request, or empty ones of its partitions, and their partitions.
+func (a *rereader) wanted(ctx context.Context) (ranges []envelope.Range, keys []partitionKey, err error) {
+	ctx, cancel := context.WithTimeout(ctx, a.cfg.RequestTimeout)
+	defer cancel()
+	topic := a.request.Topic
+	n, err := a.network.Partitions(ctx, topic)
+	if err != nil {
+		return nil, nil, err
+	}
+	ranges = slices.Clone(a.request.Ranges)
+	for _, id := range slices.Sorted(slices.Values(a.request.Partitions)) {
+		ranges = append(ranges, envelope.Range{Partition: id})
+	}
+	for id := 0; id < n && len(a.request.Ranges)+len(a.request.Partitions) == 0; id++ {
+		ranges = append(ranges, envelope.Range{Partition: id})
+	}
+	for _, r := range ranges {
+		key := partitionKey{topic, r.Partition}
+		if r.Partition < 0 || r.Partition >= n || slices.Contains(keys, key) {
+			return nil, nil, fmt.Errorf("%w: partition %d, once each of 0 to %d of topic %s", ErrRange, r.Partition, n-1, topic)
+		}
+		keys = append(keys, key)
+	}
+	return ranges, keys, nil
+}
+
+// read reads a range and accepts its records. left begins after what is accepted. The fetcher's goroutine ends before
+// read returns.
+func (a *rereader) read(ctx context.Context, left *envelope.Range) error {
+	reading, cancel := context.WithCancel(ctx)
+	chunks := make(chan *chunk)
+	p := newPartition(reading, a.request.Topic, left.Partition, -1)
+	p.clock, p.readCommitted, p.log = a.clock, a.cfg.Isolation == ReadCommitted, logOf(left.Log)
+	f := &fetcher{shared: a.shared, partition: p, buffer: kafkawire.NewBudget(a.cfg.BufferBytes), decode: a.decode,
+		sizeBound: a.decoder.SizeBound, oneLog: true, out: chunks}
+	var failed error
+	from, to := left.From, left.To
+	go func() {
+		defer close(chunks)
+		failed = routine.Protect("reading again", func() error { return f.readRange(from, to) })
+	}()
+	defer func() {
+		cancel()
+		for range chunks {
+			continue // until the fetcher has ended
+		}
+	}()
+	for c := range chunks {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		err := a.take(ctx, c, left)
+		f.buffer.Release(c.bytes)
+		if err != nil || a.full() {
+			return err
+		}
+	}
+	switch {
+	case failed == nil:
+		left.From = left.To
+	case ctx.Err() != nil:
+		return ctx.Err()
+	}
+	return failed
+}
+
+// readRange sends the records from an offset on, and ends once it has sent or passed all before another.
+func (f *fetcher) readRange(offset, to int64) error {
+	defer f.hangUp()
+	p := f.partition
+	retry := routine.Backoff{First: fetchBackoffFirst, Max: maxFetchBackoff}
+	for tries := 0; offset < to; {
+		if !f.buffer.Wait(p.ctx) {
+			return p.ctx.Err()
+		}
+		next, some, err := f.fetchOnce(offset)
+		if next > offset {
+			offset, tries = next, 0
+			retry.Reset()
+		}
+		readable := p.readableTo()
+		switch {
+		case errors.Is(err, errThrottled) || err == nil && some:
+			continue
+		case err != nil:
+			f.hangUp() // the rest of the connection's data cannot be trusted
+		case readable >= to && tries >= fatalTries-1:
+			return nil // compaction has removed the rest of the range
+		default:
+			err = fmt.Errorf("%s/%d has no records from offset %d on, it is readable up to %d and not to %d", p.topic, p.id,
+				offset, readable, to)
+		}
+		if tries++; fatal(err) && tries >= fatalTries || tries >= againTries || !retry.Wait(p.ctx) {
+			return err
+		}
+	}
+	return nil
+}
+
+// readableTo returns the end of what the last response could have had.
+func (p *partition) readableTo() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.readCommitted {
+		return p.lastStable
+	}
+	return p.highWatermark
+}
+
+// take accepts a chunk's records that are within the range and MaxRecords.
+func (a *rereader) take(ctx context.Context, c *chunk, left *envelope.Range) error {
+	c.next = min(c.next, left.To)
+	if i := slices.IndexFunc(c.received, func(r envelope.Received) bool { return r.Record.Offset >= left.To }); i >= 0 {
+		c.received = c.received[:i]
+	}
+	if most := a.request.MaxRecords - a.result.Read; a.request.MaxRecords > 0 && int64(len(c.received)) > most {
+		c.received, c.next = c.received[:most], c.received[most].Record.Offset
+	}
+	results, err := try(c.received, func() ([]envelope.Result, error) { return a.accept(ctx, c.received) })
+	if err != nil {
+		return fmt.Errorf("accept records of %s/%d from offset %d: %w", a.request.Topic, left.Partition, left.From, err)
+	}
+	outcome := batchOutcome{partition: c.partition}
+	outcome.take(c, results, a.deadLetters != nil)
+	if len(outcome.deadLetters) > 0 && !a.request.DryRun {
+		session, cancel := context.WithTimeout(ctx, letterTimeout)
+		defer cancel()
+		if _, err := a.deadLetters.publish(ctx, session, c.partition, outcome.deadLetters); err != nil {
+			return fmt.Errorf("publish bad records of %s/%d to dead-letter topic %q: %w", a.request.Topic, left.Partition,
+				a.cfg.DeadLetterTopic, err) // they all come again
+		}
+	}
+	left.From = outcome.next
+	a.count(c.received, results, outcome.next)
+	if a.request.Progress != nil {
+		result := a.result
+		result.Left = slices.Clone(result.Left)
+		a.request.Progress(result)
+	}
+	if outcome.halted != nil {
+		return fmt.Errorf("reading again ends before offset %d of %s/%d, fix the cause and go on there, or go on after it: %w",
+			left.From, a.request.Topic, left.Partition, outcome.halted.reason)
+	}
+	return nil
+}
+
+// count adds the results of the records before an offset.
+func (a *rereader) count(received []envelope.Received, results []envelope.Result, next int64) {
+	n := &a.result
+	for i, r := range results {
+		if received[i].Record.Offset >= next {
+			return
+		}
+		n.Read++
+		switch {
+		case r.Err != nil:
+			n.Bad++
+		case len(received[i].Messages) == 0:
+			n.Empty++
+		}
+		n.Accepted += int64(r.Accepted)
+		n.Duplicates += int64(r.Duplicates)
+		n.Unrouted += int64(r.Unrouted)
+	}
+}
