@@ -48,6 +48,14 @@ func TestAvroBodyHasTheWireFormatAndComesBack(t *testing.T) {
 	require.Equal(t, orderV1{"o-1"}, order)
 }
 
+func TestEncodedBodiesShareNoMemory(t *testing.T) {
+	c := newAvro[orderV1](t, newRig(t), placedV1)
+	first := encode(t, c, orderV1{"a"})
+	second := encode(t, c, orderV1{"b"})
+	require.Equal(t, framed(1, "\x02a"), first)
+	require.Equal(t, framed(1, "\x02b"), second)
+}
+
 func TestAvroReadsWhatOlderAndNewerWritersWrote(t *testing.T) {
 	g := newRig(t)
 	older, newer := newAvro[orderV1](t, g, placedV1), newAvro[orderV2](t, g, placedV2)

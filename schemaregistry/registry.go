@@ -170,8 +170,7 @@ func (r *Registry) schema(id int) (*schema, error) {
 		if err != nil {
 			return nil, r.failed(id, err)
 		}
-		r.loaded(s)
-		return s, nil
+		return r.loaded(s), nil
 	})
 	if err != nil {
 		return nil, err
@@ -202,13 +201,14 @@ func (r *Registry) failed(id int, err error) error {
 	return err
 }
 
-// loaded keeps a schema and forgets its ID's failure.
-func (r *Registry) loaded(s *schema) {
+// loaded keeps a schema, forgets its ID's failure and returns the schema.
+func (r *Registry) loaded(s *schema) *schema {
 	r.note(nil)
 	r.schemas.Store(s.id, s)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.failures, s.id)
+	return s
 }
 
 // note notes for the log whether the registry answers.
