@@ -117,8 +117,8 @@ fmt-check: ## names files that gofmt would change
 	files="$$($(GO_FILES) -exec gofmt -l {} +)"; if [ -n "$$files" ]; then printf 'not formatted:\n%s\n' "$$files"; exit 1; fi
 
 .PHONY: oldest
-oldest: ## the module, and that of the Redis store, with the oldest Go they promise
-	for module in . idempotent/redisstore; do GOTOOLCHAIN=go1.26.0 go build -C $$module ./...; GOTOOLCHAIN=go1.26.0 go vet -C $$module ./...; done
+oldest: ## the module, and those of the Redis store and the codecs, with the oldest Go they promise
+	for module in . idempotent/redisstore schemaregistry; do GOTOOLCHAIN=go1.26.0 go build -C $$module ./...; GOTOOLCHAIN=go1.26.0 go vet -C $$module ./...; done
 
 .PHONY: modules
 modules: ## names the modules that the other targets cover

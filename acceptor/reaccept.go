@@ -70,6 +70,9 @@ func (a *Acceptor) AcceptRejectedBy(
 		return nil, a.keepRejected(ctx, row, err, audit)
 	}
 	received := a.decoders[row.Channel].Decode(row.Channel, record)
+	if errors.Is(received.Err, envelope.ErrUnavailable) {
+		return nil, rejectedError(id, received.Err) // not a reason to keep
+	}
 	if a.unstored[row.Channel] {
 		return a.rerun(ctx, row, received, begun, audit)
 	}

@@ -3,6 +3,7 @@ package acceptor_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -57,6 +58,28 @@ func (m *repairable) repair(id string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.id, m.broken = id, nil
+}
+
+// TestRejectedRecordIsUnchangedWhileItsDecoderIsUnavailable proves contract 7.4.
+func TestRejectedRecordIsUnchangedWhileItsDecoderIsUnavailable(t *testing.T) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
+		var unavailable error
+		decoder, err := envelope.NewDecoder(envelope.DecoderConfig{ID: envelope.KafkaCoordinates(),
+			TypeOf: func(envelope.Record) (string, error) { return "t", unavailable }}, nil)
+		require.NoError(t, err)
+		r := receiveBy(t, d, func(cfg *acceptor.Config) { cfg.Decoders = map[string]*envelope.Decoder{"c": decoder} })
+		require.Equal(t, "durable bad", dispositions(r.accept(envelope.Received{Record: at(1).Record, Err: errMangled})))
+		before := r.rejected()
+		unavailable = fmt.Errorf("registry: %w", envelope.ErrUnavailable)
+		_, err = r.AcceptRejected(t.Context(), before[0].ID)
+		require.ErrorIs(t, err, envelope.ErrUnavailable)
+		require.NotErrorAs(t, err, new(*handler.StillBadError))
+		require.Equal(t, before, r.rejected())
+		unavailable = nil
+		_, err = r.AcceptRejected(t.Context(), before[0].ID)
+		require.NoError(t, err)
+		require.Empty(t, r.rejected())
+	})
 }
 
 // TestUnreadHeadersAreKeptByteForByte proves contract 7.4: headers are kept byte for byte,

@@ -81,6 +81,11 @@ type DecoderConfig struct {
 	// Type is the type of plain records, or of those without TypeHeader if both are set. Default none: a record without
 	// type is bad. Do not set it for channels whose records have different types.
 	Type string `yaml:"type" env:"TYPE"`
+	// TypeOf returns the type of a plain record instead of TypeHeader and Type, for example by the schema that its value
+	// names (schemaregistry.Registry). It must be safe for concurrent use and return within seconds: its partition waits,
+	// as does a rebalance or a stop. An error or a panic makes the record bad; with ErrUnavailable the record is decoded
+	// again later instead. Default none. Do not set TypeHeader or Type with it.
+	TypeOf func(Record) (string, error) `yaml:"-" env:"-"`
 	// Source is the source of plain records. Default "kafka:{topic}". Do not change it later: messages with known IDs
 	// would then have another source, which is a conflict (contract 4.3).
 	Source string `yaml:"source" env:"SOURCE"`
@@ -177,6 +182,10 @@ func (c DecoderConfig) Validate() error {
 		all = append(all, fmt.Errorf("option Decoder.NotBeforeHeader = %q: must be empty with Decoder.NotBefore",
 			c.NotBeforeHeader))
 	}
+	if c.TypeOf != nil && (c.TypeHeader != "" || c.Type != "") {
+		all = append(all, fmt.Errorf("option Decoder.TypeHeader = %q, Decoder.Type = %q: must be empty with Decoder.TypeOf",
+			c.TypeHeader, c.Type))
+	}
 	return errors.Join(all...)
 }
 
@@ -186,7 +195,7 @@ func (c DecoderConfig) HasNotBefore() bool { return c.NotBefore != nil || c.NotB
 // withDefaults returns c with defaults for the fields that are not set.
 func (c DecoderConfig) withDefaults() DecoderConfig {
 	c.Mode, c.Tombstones = cmp.Or(c.Mode, Auto), cmp.Or(c.Tombstones, TombstoneSkip)
-	if c.TypeHeader == "" && c.Type == "" {
+	if c.TypeHeader == "" && c.Type == "" && c.TypeOf == nil {
 		c.TypeHeader = defaultTypeHeader
 	}
 	if c.OrderingKey == nil {
@@ -416,6 +425,16 @@ const contentTypeHeader = "content-type"
 // plain takes a record as it is.
 func (d *Decoder) plain(r Record) (decoded, error) {
 	typ := d.cfg.Type
+	if d.cfg.TypeOf != nil {
+		found, err := d.cfg.TypeOf(r)
+		if err == nil && found == "" {
+			err = ErrMissingType
+		}
+		if err != nil {
+			return decoded{}, fmt.Errorf("the channel's TypeOf function: %w", err)
+		}
+		typ = found
+	}
 	if d.cfg.TypeHeader != "" {
 		if value := header(r.Headers, d.cfg.TypeHeader); value != "" {
 			typ = value

@@ -82,6 +82,24 @@ func TestPlainTypeComesFromHeaderOrChannel(t *testing.T) {
 	require.Empty(t, received.Messages)
 }
 
+func TestPlainTypeComesFromAFunction(t *testing.T) {
+	var result error
+	cfg := envelope.DecoderConfig{TypeOf: func(r envelope.Record) (string, error) { return string(r.Value), result }}
+	require.Equal(t, "a", message(t, cfg, record("a", "MessageType", "b")).Type)
+
+	received := decoder(t, cfg).Decode(channel, record(""))
+	require.ErrorIs(t, received.Err, envelope.ErrMissingType)
+	result = fmt.Errorf("registry: %w", envelope.ErrUnavailable)
+	received = decoder(t, cfg).Decode(channel, record("a"))
+	require.EqualError(t, received.Err, "the channel's TypeOf function: registry: temporarily unavailable")
+	require.ErrorIs(t, received.Err, envelope.ErrUnavailable)
+	require.Empty(t, received.Messages)
+
+	cfg.TypeHeader, cfg.Type = "kind", "fix"
+	require.EqualError(t, cfg.Validate(),
+		`option Decoder.TypeHeader = "kind", Decoder.Type = "fix": must be empty with Decoder.TypeOf`)
+}
+
 func TestTombstoneAndEmptyValueAreLegalAndDiffer(t *testing.T) {
 	cfg := envelope.DecoderConfig{Type: "x", ID: envelope.KafkaCoordinates(), Tombstones: envelope.TombstoneHandle}
 	tombstone := record("")

@@ -92,6 +92,10 @@ var (
 	ErrSharedID = errors.New("one ID for several messages of a record")
 	// ErrMissingType means that a plain record has no type and the channel has none.
 	ErrMissingType = errors.New("message type is missing")
+	// ErrUnavailable means that DecoderConfig.TypeOf or NotBefore could not reach a service that it needs, such as a
+	// schema registry. The record is not bad: its consumer decodes it again until that succeeds, and its partition waits
+	// (contract 4.5). A function of your own may return it, wrapped.
+	ErrUnavailable = errors.New("temporarily unavailable")
 	// ErrTombstone means that the record has no value and the channel rejects such records (TombstoneReject).
 	ErrTombstone = errors.New("record has no value (tombstone)")
 	// ErrNotCloudEvent means that the record is no CloudEvent and the channel accepts nothing else.

@@ -6,6 +6,7 @@ replace (
 	github.com/gorm-inbox/inbox => ../
 	github.com/gorm-inbox/inbox/fxtest/kafkatest => ../fxtest/kafkatest
 	github.com/gorm-inbox/inbox/idempotent/redisstore => ../idempotent/redisstore
+	github.com/gorm-inbox/inbox/schemaregistry => ../schemaregistry
 )
 
 require (
@@ -14,6 +15,7 @@ require (
 	github.com/gorm-inbox/inbox v0.0.0
 	github.com/gorm-inbox/inbox/fxtest/kafkatest v0.0.0
 	github.com/gorm-inbox/inbox/idempotent/redisstore v0.0.0
+	github.com/gorm-inbox/inbox/schemaregistry v0.0.0
 	github.com/libtnb/sqlite v1.2.2
 	github.com/prometheus/client_golang v1.25.0
 	github.com/redis/go-redis/v9 v9.23.0
@@ -21,6 +23,7 @@ require (
 	github.com/stretchr/testify v1.12.1
 	github.com/twmb/franz-go v1.22.2
 	github.com/twmb/franz-go/pkg/kadm v1.19.0
+	github.com/twmb/franz-go/pkg/sr v1.8.0
 	go.opentelemetry.io/otel/exporters/prometheus v0.69.0
 	go.opentelemetry.io/otel/metric v1.47.0
 	go.opentelemetry.io/otel/sdk/metric v1.47.0
@@ -40,6 +43,7 @@ require (
 require (
 	filippo.io/edwards25519 v1.1.0 // indirect
 	github.com/beorn7/perks v1.0.1 // indirect
+	github.com/bufbuild/protocompile v0.14.1 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/cloudevents/sdk-go/v2 v2.16.2 // indirect
 	github.com/dustin/go-humanize v1.1.0 // indirect
@@ -68,6 +72,7 @@ require (
 	github.com/prometheus/procfs v0.23.0 // indirect
 	github.com/remyoudompheng/bigfft v0.0.0-20230129092748-24d4a6f8daec // indirect
 	github.com/sony/gobreaker/v2 v2.4.0 // indirect
+	github.com/twmb/avro v1.9.1 // indirect
 	github.com/twmb/franz-go/pkg/kfake v0.0.0-20260918054303-01f206a7e32c // indirect
 	github.com/twmb/franz-go/pkg/kmsg v1.15.0 // indirect
 	github.com/xdg-go/scram v1.4.0 // indirect
