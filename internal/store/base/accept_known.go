@@ -1,12 +1,15 @@
 package base
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
 	"database/sql"
 	"slices"
 
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -113,4 +116,41 @@ func hasRow(n store.NewStatus, has map[HandledBy]bool, number int64) bool {
 // cleaned up.
 func cleaned(n store.NewStatus, stored Known) bool {
 	return n.Retention > 0 && stored.ReceivedAt.Before(stored.Now.Add(-n.Retention))
+}
+
+// SealedTerm is what ContentDiffers needs beside the content of messages m: the properties if the content may be
+// sealed. Few others have this text, and then the parsed properties decide.
+const SealedTerm = `CASE WHEN m.serialized_properties LIKE '%sealed_:%' THEN m.serialized_properties END`
+
+// ContentDiffers reports whether a message's plain content is another one than that of the stored message (contract
+// 4.3). sealed has what SealedTerm returned.
+func ContentDiffers(m *store.NewMessage, stored []byte, sealed string) bool {
+	hash, is := sealedHash(sealed)
+	switch {
+	case is:
+	case m.PlainSHA256 == nil:
+		return !bytes.Equal(stored, m.Content)
+	default:
+		own := sha256.Sum256(stored)
+		hash = own[:]
+	}
+	return !bytes.Equal(hash, m.ContentSHA256())
+}
+
+// SealedContentDiffers is ContentDiffers where a statement has compared the hash of the stored content. It returns
+// differs unless the stored content is sealed.
+func SealedContentDiffers(m *store.NewMessage, differs bool, sealed string) bool {
+	if hash, is := sealedHash(sealed); is {
+		return !bytes.Equal(hash, m.ContentSHA256())
+	}
+	return differs
+}
+
+// sealedHash returns the hash of the plain content of a sealed message.
+func sealedHash(serialized string) (hash []byte, sealed bool) {
+	if serialized == "" {
+		return nil, false
+	}
+	_, seal, err := properties.ParseSealed(serialized)
+	return seal.SHA256, err == nil && seal.Key != ""
 }
