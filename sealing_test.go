@@ -167,7 +167,7 @@ func TestSealedMessageWaitsForAProcessWithTheSealer(t *testing.T) {
 			drained := inboxtest.Process(t, without)
 			require.Equal(t, 1, drained.Released, "%+v", drained)
 			require.Zero(t, inboxtest.Process(t, without).Picked, "not at once")
-			clock.Advance(15 * time.Second)
+			clock.Advance(16 * time.Second)
 		}
 		s := inboxtest.Status(t, without, "a", "h")
 		require.False(t, s.IsPoisoned)
@@ -469,7 +469,7 @@ func TestOutgoingMessagesLeavePlainAndInOrder(t *testing.T) {
 // Contract 15: a stop charges no message that was being opened.
 func TestStopWhileAMessageIsOpenedChargesNothing(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
-		opening := make(chan struct{})
+		opening := make(chan struct{}, 1)
 		s := &slow{opening: opening}
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) { o.Sealer = s }),
 			inboxtest.Handlers(nothing("h")))

@@ -390,8 +390,8 @@ type InvalidError struct {
 	// Reason is for programs: unknown_channel, unrouted, not_stored (its channel is delivered without an
 	// inbox), missing_id, id_too_long, bad_id, too_long, bad_text, bad_properties, bad_ordering_key
 	// (OrderedBy panicked), bad_not_before (more than ten years ahead, or the handler's NotBefore panicked),
-	// not_sealed (the Sealer says that it cannot be), id_conflict, content_differs, refused_by_database, no_message (a rejected record that holds none) or cut
-	// (one of which only the beginning is kept).
+	// not_sealed (the Sealer says that it cannot be), id_conflict, content_differs, refused_by_database, no_message
+	// (a rejected record that holds none) or cut (one of which only the beginning is kept).
 	Reason string
 	// Detail is for people.
 	Detail string

@@ -171,7 +171,7 @@ func (o *access) opened(ctx context.Context, of redact.Value, whose handler.Iden
 		return stored, ""
 	}
 	sealed = fmt.Sprintf("sealed with key %q", seal.Key)
-	if !o.opts.OpenSealed {
+	if !o.opts.OpenSealed || stored == nil {
 		return nil, sealed
 	}
 	content, err := o.sealer.Open(ctx, whose, seal, stored)

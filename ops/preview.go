@@ -143,13 +143,12 @@ func (o *access) openedPreview(ctx context.Context, of redact.Value, whose handl
 	if seal.Key == "" || stored.IsNull {
 		return o.preview(of, stored)
 	}
-	p := Preview{Size: stored.Size, Cut: true, Sealed: fmt.Sprintf("sealed with key %q", seal.Key)}
-	if stored.Bytes == nil || int64(len(stored.Bytes)) < stored.Size { // not requested, or too long to be opened here
-		return p
+	if int64(len(stored.Bytes)) < stored.Size { // not requested, or too long to be opened here
+		stored.Bytes = nil
 	}
 	content, sealed := o.opened(ctx, of, whose, seal, stored.Bytes)
-	if p.Sealed = sealed; sealed != "" {
-		return p
+	if sealed != "" {
+		return Preview{Size: stored.Size, Cut: true, Sealed: sealed}
 	}
 	return o.preview(of, store.Beginning{Bytes: content, Size: int64(len(content))})
 }

@@ -194,6 +194,9 @@ func newGroup(tasks []*task) *group {
 // with an error. If ctx has ended meanwhile, that is the cause.
 func (g *group) deliverable(ctx context.Context, sealer sealing.Sealer) []*attempt.Attempt {
 	for _, t := range g.tasks {
+		if t.Err != nil { // it belongs to another channel
+			continue
+		}
 		if err := t.deliver(ctx, sealer); err != nil {
 			t.Err, t.Cause = err, context.Cause(ctx)
 		}

@@ -15,9 +15,9 @@ var sealingMutants = []mutant{
 		Name:    "sealed contents are compared as they are stored",
 		Why:     "each redelivery would count as other content, and be rejected on demand (contract 4.3)",
 		Package: "internal/store/base",
-		In:      "sealedHash",
-		Old:     `err == nil && seal.Key != ""`,
-		New:     "false",
+		In:      "ContentDiffers",
+		Old:     `seal.Key == ""`,
+		New:     "true",
 		Test:    test{Package: "./internal/store/sqlite", Run: "^TestSQLite$/^Accept$/^sealed_contents"},
 	},
 	{

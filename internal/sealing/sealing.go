@@ -11,6 +11,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -72,7 +73,7 @@ func (s Sealer) Seal(ctx context.Context, of handler.Identity, content []byte) (
 		return nil, properties.Seal{}, fmt.Errorf("the Sealer's key ID: %w", err)
 	}
 	hash := sha256.Sum256(content)
-	return filled(sealed), properties.Seal{Key: keyID, SHA256: hash[:]}, nil
+	return base.Filled(sealed), properties.Seal{Key: keyID, SHA256: hash[:]}, nil
 }
 
 // Open returns the plain content of what is stored. It returns a *MissingError if that is sealed and there is no hook.
@@ -91,19 +92,11 @@ func (s Sealer) Open(ctx context.Context, of handler.Identity, seal properties.S
 	if err != nil {
 		return nil, fmt.Errorf("open content sealed with key %q: %w", seal.Key, err)
 	}
-	return filled(content), nil
+	return base.Filled(content), nil
 }
 
 func (s Sealer) call(ctx context.Context, method string, do func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	return routine.Protect("the Sealer's "+method, func() error { return do(ctx) })
-}
-
-// filled distinguishes an empty content from none.
-func filled(content []byte) []byte {
-	if content == nil {
-		return []byte{}
-	}
-	return content
 }

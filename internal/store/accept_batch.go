@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"time"
 
@@ -46,6 +47,15 @@ func (m *NewMessage) ContentSHA256() []byte {
 	}
 	hash := sha256.Sum256(m.Content)
 	return hash[:]
+}
+
+// Differs reports whether the message's plain content is another one than a stored content that is not sealed.
+func (m *NewMessage) Differs(stored []byte) bool {
+	if m.PlainSHA256 == nil {
+		return !bytes.Equal(stored, m.Content)
+	}
+	hash := sha256.Sum256(stored)
+	return !bytes.Equal(hash[:], m.PlainSHA256)
 }
 
 // NewStatus asks for one handler's status row.

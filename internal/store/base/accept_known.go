@@ -3,7 +3,6 @@ package base
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"database/sql"
 	"slices"
 
@@ -123,34 +122,15 @@ func cleaned(n store.NewStatus, stored Known) bool {
 const SealedTerm = `CASE WHEN m.serialized_properties LIKE '%sealed_:%' THEN m.serialized_properties END`
 
 // ContentDiffers reports whether a message's plain content is another one than that of the stored message (contract
-// 4.3). sealed has what SealedTerm returned.
-func ContentDiffers(m *store.NewMessage, stored []byte, sealed string) bool {
-	hash, is := sealedHash(sealed)
-	switch {
-	case is:
-	case m.PlainSHA256 == nil:
-		return !bytes.Equal(stored, m.Content)
-	default:
-		own := sha256.Sum256(stored)
-		hash = own[:]
+// 4.3). sealed has what SealedTerm returned. The result is differs, the comparison with what is stored, unless that is
+// sealed.
+func ContentDiffers(m *store.NewMessage, differs bool, sealed string) bool {
+	if sealed == "" {
+		return differs
 	}
-	return !bytes.Equal(hash, m.ContentSHA256())
-}
-
-// SealedContentDiffers is ContentDiffers where a statement has compared the hash of the stored content. It returns
-// differs unless the stored content is sealed.
-func SealedContentDiffers(m *store.NewMessage, differs bool, sealed string) bool {
-	if hash, is := sealedHash(sealed); is {
-		return !bytes.Equal(hash, m.ContentSHA256())
+	_, seal, err := properties.ParseSealed(sealed)
+	if err != nil || seal.Key == "" {
+		return differs
 	}
-	return differs
-}
-
-// sealedHash returns the hash of the plain content of a sealed message.
-func sealedHash(serialized string) (hash []byte, sealed bool) {
-	if serialized == "" {
-		return nil, false
-	}
-	_, seal, err := properties.ParseSealed(serialized)
-	return seal.SHA256, err == nil && seal.Key != ""
+	return !bytes.Equal(seal.SHA256, m.ContentSHA256())
 }

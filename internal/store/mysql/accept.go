@@ -261,7 +261,8 @@ func (s *Store) LockKnown(ctx context.Context, pool gorm.ConnPool, messages []*s
 			return err
 		}
 		k.ReceivedAt, k.Now = received.Time, at
-		k.ContentDiffers = base.ContentDiffers(of[k.Identity], content, sealed.String)
+		m := of[k.Identity]
+		k.ContentDiffers = base.ContentDiffers(m, m.Differs(content), sealed.String)
 		return nil
 	}, identities(messages))
 }

@@ -216,9 +216,7 @@ func (p *Store) LockKnown(
 		var sealed sql.NullString
 		err := rows.Scan(&k.ID, &k.Namespace, &k.Number, &k.MessageType, &k.Source, &k.ReceivedAt, &k.Now,
 			&k.ContentDiffers, &k.MessageBytes, &sealed)
-		if err == nil && sealed.Valid {
-			k.ContentDiffers = base.SealedContentDiffers(of[k.Identity], k.ContentDiffers, sealed.String)
-		}
+		k.ContentDiffers = base.ContentDiffers(of[k.Identity], k.ContentDiffers, sealed.String)
 		return err
 	}, ids, hashes, namespaces, now.UTC())
 }

@@ -157,7 +157,8 @@ func (s *Store) LockKnown(
 		}
 		k.MessageBytes += len(content)
 		k.ReceivedAt, k.Now = received.Time, now
-		k.ContentDiffers = base.ContentDiffers(of[k.Identity], content, sealed.String)
+		m := of[k.Identity]
+		k.ContentDiffers = base.ContentDiffers(m, m.Differs(content), sealed.String)
 		return nil
 	}, base.JSONList(keys))
 }
