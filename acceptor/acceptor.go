@@ -117,8 +117,8 @@ func New(cfg Config) (*Acceptor, error) {
 // without being claimed first (contract 5.17).
 //
 // Invalid messages do not keep the others from being stored: the error then joins their *InvalidError values, and the
-// results are complete. If the database failed and nothing could be stored, the results are nil. Accepting the same
-// messages again is always safe, even after an error.
+// results are complete. If the database or the Sealer failed and nothing is stored, the results are nil. Accepting the
+// same messages again is always safe, even after an error.
 func (a *Acceptor) Accept(ctx context.Context, messages ...handler.RawMessage) ([]Result, error) {
 	ctx, span := a.traced(ctx, messages)
 	p, err := a.plan(ctx, messages, span.Stored())

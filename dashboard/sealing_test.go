@@ -25,7 +25,7 @@ func TestPagesShowThatAContentIsSealed(t *testing.T) {
 			sealed := []inbox.Option{box.Option(), inbox.Configure(func(o *inbox.Options) {
 				o.Ops = func(o *ops.Options) { o.OpenSealed = opens }
 			})}
-			r := newRigOf(t, d, sealed, func(o *dashboard.Options) { o.ShowPayloads = true })
+			r := newRigOf(t, d, sealed, nil, func(o *dashboard.Options) { o.ShowPayloads = true })
 			r.accept(handler.RawMessage{ID: name, Content: []byte("secret")})
 			ctx, cancel := context.WithTimeout(t.Context(), inboxtest.Patience)
 			id := r.reject(int64(offset), "bad", func(row *models.RejectedMessage) {
