@@ -544,7 +544,10 @@ func TestBackfillOpensContentsForOrderedHandlers(t *testing.T) {
 		require.NoError(t, err)
 		var asked []string
 		ib := inboxtest.New(t, d.DB, box.Option(), inboxtest.Handlers(nothing("old"), nothing("new",
-			handler.OrderedBy(func(m handler.RawMessage) []byte { asked = append(asked, string(m.Content)); return m.Content }))))
+			handler.OrderedBy(func(m handler.RawMessage) []byte {
+				asked = append(asked, string(m.Content))
+				return m.Content
+			}))))
 		o, err := ib.Ops()
 		require.NoError(t, err)
 		require.NoError(t, o.Pause(t.Context(), "ada", "new"))

@@ -23,6 +23,6 @@ type Sealer interface {
 	Open(ctx context.Context, of Identity, keyID string, sealed []byte) (content []byte, err error)
 }
 
-// Identity says whose content is sealed. It is the same in Seal and in Open, so an AEAD can bind it. ID is the message's
-// or, of a rejected record, that of its row: such an Identity has neither Type nor Source.
+// Identity says whose content is sealed. It is the same in Seal and in Open, so an AEAD can bind it. ID is that of the
+// message or, of a rejected record, that of its row. Such a record has neither Type nor Source.
 type Identity struct{ Channel, ID, Type, Source string }

@@ -499,8 +499,8 @@ func (d *deadLetterPublisher) copyOf(
 	return rowCopy{record: record, added: append(added, sealed...), omitted: omission(u.Omitted)}, nil
 }
 
-// openCopy opens what a copy is made of. If that is impossible for good, the copy has the sealed bytes and a header that
-// names their key.
+// openCopy opens what a copy is made of. If that is impossible for good, the copy has the sealed bytes and a header
+// that names their key.
 func openCopy(ctx context.Context, sealer sealing.Sealer, of handler.Identity, seal properties.Seal, stored []byte) (
 	content []byte, added []kafka.Header, err error,
 ) {

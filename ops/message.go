@@ -164,9 +164,9 @@ func (m *Message) redacted(part redact.Part) redact.Value {
 }
 
 // opened returns a stored content as views may have it or, if it stays sealed, why.
-func (o *access) opened(ctx context.Context, of redact.Value, whose handler.Identity, seal properties.Seal, stored []byte) (
-	content []byte, sealed string,
-) {
+func (o *access) opened(ctx context.Context, of redact.Value, whose handler.Identity, seal properties.Seal,
+	stored []byte,
+) (content []byte, sealed string) {
 	if seal.Key == "" {
 		return stored, ""
 	}

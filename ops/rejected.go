@@ -148,7 +148,8 @@ func (o rejections) Rejected(ctx context.Context, actor Actor, id string) (Rejec
 
 // viewRejected loads a rejected message and returns it as it is shown, with an audit row.
 func viewRejected[Stored, Shown any](ctx context.Context, o rejections, actor Actor, id string,
-	load func(ctx context.Context, pool gorm.ConnPool, id string) (*Stored, error), show func(context.Context, *Stored) Shown,
+	load func(ctx context.Context, pool gorm.ConnPool, id string) (*Stored, error),
+	show func(context.Context, *Stored) Shown,
 ) (shown Shown, err error) {
 	if id, err = checkID("rejected message ID", id); err != nil {
 		return shown, err

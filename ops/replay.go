@@ -33,8 +33,8 @@ type Edit struct {
 // also runs handlers that had completed. The copy has its original's ID in the attribute inboxreplayof, and the audit
 // row has both IDs. It needs Options.AllowReplay (ErrReplayOff) and a Live. It returns ErrNotFound if there is no such
 // message, and ErrBadInput if the copy's ID is known already, the acceptor refuses the copy, or the content is sealed,
-// not replaced, and this process has no Sealer. With any error of the database the result has the copy's ID: repeat with
-// that ID, because the copy may have been accepted.
+// not replaced, and this process has no Sealer. With any error of the database the result has the copy's ID: repeat
+// with that ID, because the copy may have been accepted.
 func (o messageViews) Replay(ctx context.Context, actor Actor, ref MessageRef, edit Edit) (Accepted, error) {
 	if err := o.Can(ActionReplay); err != nil {
 		if errors.Is(err, ErrReplayOff) {

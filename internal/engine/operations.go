@@ -74,8 +74,8 @@ func (l live) AcceptRejected(
 	return acceptedOf(results), err
 }
 
-// badInput marks an error in the message as the operator's, to distinguish it from the database's errors. So is one that
-// says that this process cannot open the message.
+// badInput marks an error in the message as the operator's, to distinguish it from the database's errors. So is one
+// that says that this process cannot open the message.
 func badInput(err error) error {
 	if errors.As(err, new(*acceptor.InvalidError)) || errors.As(err, new(*sealing.MissingError)) {
 		return fmt.Errorf("%w: %w", ops.ErrBadInput, err)

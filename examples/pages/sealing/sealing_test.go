@@ -12,6 +12,7 @@ import (
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/models"
 )
 
 // rig is an inbox with a Sealer that may change.
@@ -50,9 +51,9 @@ func (r *rig) accept(t *testing.T, id, content string) {
 // stored returns the content of a message as the database has it.
 func (r *rig) stored(t *testing.T, id string) []byte {
 	t.Helper()
-	var content []byte
-	require.NoError(t, r.Inbox.DB().Table(r.Inbox.Tables().Messages()).Where("id = ?", id).Pluck("content", &content).Error)
-	return content
+	var m models.Message
+	require.NoError(t, r.Inbox.DB().Clauses(r.Inbox.Tables()).First(&m, "id = ?", id).Error)
+	return m.Content
 }
 
 // Contract 15.
