@@ -504,9 +504,6 @@ func (d *deadLetterPublisher) copyOf(
 func openCopy(ctx context.Context, sealer sealing.Sealer, of handler.Identity, seal properties.Seal, stored []byte) (
 	content []byte, added []kafka.Header, err error,
 ) {
-	if stored == nil { // left out, or the record had no value
-		return nil, nil, nil
-	}
 	content, err = sealer.Open(ctx, of, seal, stored)
 	if errors.As(err, new(*handler.PoisonError)) {
 		return stored, []kafka.Header{header(headerSealed, seal.Key)}, nil

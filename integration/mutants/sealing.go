@@ -16,8 +16,8 @@ var sealingMutants = []mutant{
 		Why:     "each redelivery would count as other content, and be rejected on demand (contract 4.3)",
 		Package: "internal/store/base",
 		In:      "ContentDiffers",
-		Old:     `seal.Key == ""`,
-		New:     "true",
+		Old:     `seal.Key != ""`,
+		New:     "false",
 		Test:    test{Package: "./internal/store/sqlite", Run: "^TestSQLite$/^Accept$/^sealed_contents"},
 	},
 	{

@@ -31,8 +31,6 @@ type sealedRejected struct {
 	Headers json.RawMessage `json:"headers"`
 }
 
-const sealedPrefix = `{"sealed":`
-
 // AddToRejected returns the serialized headers of a rejected message with the seal of its value.
 func (s Seal) AddToRejected(headers string) string {
 	if s.Key == "" {
@@ -44,7 +42,7 @@ func (s Seal) AddToRejected(headers string) string {
 // SealOfRejected is the inverse of AddToRejected. It returns other text as it is.
 func SealOfRejected(serialized string) (headers string, seal Seal) {
 	var stored sealedRejected
-	if !strings.HasPrefix(serialized, sealedPrefix) || json.Unmarshal([]byte(serialized), &stored) != nil {
+	if !strings.HasPrefix(serialized, `{"sealed":`) || json.Unmarshal([]byte(serialized), &stored) != nil {
 		return serialized, Seal{}
 	}
 	return string(stored.Headers), stored.Sealed

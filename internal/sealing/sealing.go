@@ -15,11 +15,8 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-const (
-	maxKeyID = 200
-	// maxSealed bounds a sealed content: a Sealer that grows contents without end must not fill the database.
-	maxSealed = 64 << 20
-)
+// maxSealed bounds a sealed content: a Sealer that grows contents without end must not fill the database.
+const maxSealed = 64 << 20
 
 // Sealer calls a handler.Sealer; the zero Sealer has none. It is safe for concurrent use.
 type Sealer struct {
@@ -69,7 +66,7 @@ func (s Sealer) Seal(ctx context.Context, of handler.Identity, content []byte) (
 		return nil, properties.Seal{}, handler.Poison(fmt.Errorf("sealed with key %q, its content of %d bytes has %d: at "+
 			"most %d can be stored", keyID, len(content), len(sealed), maxSealed))
 	}
-	if err := store.CheckText(keyID, maxKeyID); err != nil {
+	if err := store.CheckText(keyID, 200); err != nil {
 		return nil, properties.Seal{}, fmt.Errorf("the Sealer's key ID: %w", err)
 	}
 	hash := sha256.Sum256(content)

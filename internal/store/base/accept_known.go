@@ -125,12 +125,10 @@ const SealedTerm = `CASE WHEN m.serialized_properties LIKE '%sealed_:%' THEN m.s
 // 4.3). sealed has what SealedTerm returned. The result is differs, the comparison with what is stored, unless that is
 // sealed.
 func ContentDiffers(m *store.NewMessage, differs bool, sealed string) bool {
-	if sealed == "" {
-		return differs
+	if sealed != "" {
+		if _, seal, err := properties.ParseSealed(sealed); err == nil && seal.Key != "" {
+			return !bytes.Equal(seal.SHA256, m.ContentSHA256())
+		}
 	}
-	_, seal, err := properties.ParseSealed(sealed)
-	if err != nil || seal.Key == "" {
-		return differs
-	}
-	return !bytes.Equal(seal.SHA256, m.ContentSHA256())
+	return differs
 }
