@@ -49,7 +49,7 @@ var levels = []string{
 	"idempotent internal/store/storetest",
 	"internal/stores internal/kafkaclient",
 	"internal/kafkawire",
-	"envelope outgoing internal/attempt internal/condition internal/lease internal/logging internal/store/mysql " +
+	"envelope outgoing internal/attempt internal/condition internal/lease internal/logging internal/sealing internal/store/mysql " +
 		"internal/store/postgres internal/store/sqlite",
 	"internal/store/operators internal/health",
 	"internal/store/base",

@@ -67,7 +67,7 @@ func (cfg *config) engine(db *gorm.DB, resolved map[*HandlerSpec]*handler.Handle
 			UnhealthyAfter: o.HealthUnhealthyAfter, MaxDueAge: o.HealthMaxDueAge, MaxPoisonRate: o.HealthMaxPoisonRate,
 			LongRunning: o.LongRunning},
 		Backoff: o.Backoff, Middleware: o.Middleware, Hooks: o.Hooks, Archive: o.Archive, Ops: o.Ops,
-		Redactor: cfg.redactor, Logger: cmp.Or(o.Logger, logging.Stderr()), Clock: cfg.clock,
+		Redactor: cfg.redactor, Sealer: o.Sealer, Logger: cmp.Or(o.Logger, logging.Stderr()), Clock: cfg.clock,
 		MeterProvider: o.MeterProvider, TracerProvider: o.TracerProvider, Propagator: o.Propagator}
 	if o.ShutdownOnHalt {
 		e.EndApplication = func() error { return cfg.shutdown(exitHalted) }

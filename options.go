@@ -127,6 +127,14 @@ type Options struct {
 	// them (contract 11.6).
 	Redact redact.Hook `yaml:"-" env:"-"`
 
+	// Sealer changes how contents are stored: encrypted, compressed, or elsewhere with a claim check. It seals each
+	// message's content before it is stored, and opens it before a handler gets it; and the values of rejected records.
+	// Its methods see the channel, so it may seal those of some alone; for contents of Inline and Direct channels, which
+	// are not stored, it does nothing. Set it in all processes of the inbox before messages are sealed: without it sealed
+	// ones wait, and programs of before v0.2 take them for plain ones. Do not use it to hide keys, headers, attributes,
+	// types or error texts: these stay as they are. Default nil, contents are stored plain (contract 15).
+	Sealer handler.Sealer `yaml:"-" env:"-"`
+
 	// Ops changes the options of the *ops.Ops that Inbox.Ops returns and Module provides. Do not use it for a single
 	// dashboard: that call of Inbox.Ops can. Default nil (contract 10.2, 11.1).
 	Ops func(o *ops.Options) `yaml:"-" env:"-"`

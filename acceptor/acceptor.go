@@ -21,6 +21,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/handlertx"
 	"github.com/gorm-inbox/inbox/internal/redaction"
 	"github.com/gorm-inbox/inbox/internal/registry"
+	"github.com/gorm-inbox/inbox/internal/sealing"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
@@ -41,7 +42,7 @@ type Acceptor struct {
 }
 
 // Config is what an Acceptor works with. Every field is required except Namespaces, Decoders,
-// NotStored, Own, Hooks, Instruments, Redactor, NotifyTx and Reserve.
+// NotStored, Own, Hooks, Instruments, Redactor, Sealer, NotifyTx and Reserve.
 type Config struct {
 	Store    store.Acceptor
 	Registry *registry.Registry
@@ -70,6 +71,8 @@ type Config struct {
 	Instruments *telemetry.Instruments
 	// Redactor redacts why a record is bad before that is stored or published.
 	Redactor redaction.Redactor
+	// Sealer seals contents before they are stored (contract 15).
+	Sealer sealing.Sealer
 	// Wake notifies the processor, and the workers of other processes, that these handlers have new
 	// statuses. It never blocks (contract 4.7).
 	Wake func(handlerKeys []string)
@@ -114,12 +117,14 @@ func New(cfg Config) (*Acceptor, error) {
 // without being claimed first (contract 5.17).
 //
 // Invalid messages do not keep the others from being stored: the error then joins their *InvalidError values, and the
-// results are complete. If the database failed and nothing could be stored, the results are nil. Accepting the same
-// messages again is always safe, even after an error.
+// results are complete. If the database or the Sealer failed and nothing is stored, the results are nil. Accepting the
+// same messages again is always safe, even after an error.
 func (a *Acceptor) Accept(ctx context.Context, messages ...handler.RawMessage) ([]Result, error) {
 	ctx, span := a.traced(ctx, messages)
-	p := a.plan(messages, span.Stored())
-	err := a.persist(ctx, p)
+	p, err := a.plan(ctx, messages, span.Stored())
+	if err == nil {
+		err = a.persist(ctx, p)
+	}
 	span.End(err)
 	if err != nil {
 		return nil, err
@@ -139,8 +144,10 @@ func (a *Acceptor) AcceptTx(ctx context.Context, tx *gorm.DB, messages ...handle
 		return nil, errors.New("accept in transaction: tx is nil")
 	}
 	ctx, span := a.traced(ctx, messages)
-	p := a.plan(messages, span.Stored())
-	err := invalid(p.results)
+	p, err := a.plan(ctx, messages, span.Stored())
+	if err == nil {
+		err = invalid(p.results)
+	}
 	if err == nil && len(p.batch.Messages) > 0 {
 		err = a.persistTx(ctx, tx, p)
 	}
@@ -368,6 +375,7 @@ const (
 	reasonBadProperties  = "bad_properties"
 	reasonBadOrderingKey = "bad_ordering_key" // OrderedBy panicked
 	reasonBadNotBefore   = "bad_not_before"   // too far ahead, or the handler's NotBefore panicked
+	reasonNotSealed      = "not_sealed"       // the Sealer cannot seal it
 	reasonIDConflict     = "id_conflict"
 	reasonContentDiffers = "content_differs"
 	reasonRefused        = "refused_by_database"
@@ -382,8 +390,8 @@ type InvalidError struct {
 	// Reason is for programs: unknown_channel, unrouted, not_stored (its channel is delivered without an
 	// inbox), missing_id, id_too_long, bad_id, too_long, bad_text, bad_properties, bad_ordering_key
 	// (OrderedBy panicked), bad_not_before (more than ten years ahead, or the handler's NotBefore panicked),
-	// id_conflict, content_differs, refused_by_database, no_message (a rejected record that holds none) or cut
-	// (one of which only the beginning is kept).
+	// not_sealed (the Sealer says that it cannot be), id_conflict, content_differs, refused_by_database, no_message
+	// (a rejected record that holds none) or cut (one of which only the beginning is kept).
 	Reason string
 	// Detail is for people.
 	Detail string

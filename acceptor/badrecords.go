@@ -1,6 +1,7 @@
 package acceptor
 
 import (
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
@@ -163,6 +165,34 @@ func (a *Acceptor) rejection(channel string, r envelope.Record, reason error) mo
 	return models.RejectedMessage{ID: uuid.Must(uuid.NewV7()).String(), Channel: channel, Topic: r.Topic,
 		Partition: int32(r.Partition), Offset: r.Offset, Timestamp: r.Timestamp.UTC(), Key: r.Key, Value: r.Value,
 		Headers: headers, Reason: text, RejectedAt: a.cfg.Clock.Now()}
+}
+
+// sealRejected seals the values of rejected records. Here an error for good is like any other: the record must be kept.
+func (a *Acceptor) sealRejected(ctx context.Context, rows []models.RejectedMessage) error {
+	for i := range rows {
+		row := &rows[i]
+		if row.Value == nil {
+			continue
+		}
+		value, seal, err := a.cfg.Sealer.Seal(ctx, handler.Identity{Channel: row.Channel, ID: row.ID}, row.Value)
+		if err != nil {
+			return &sealError{fmt.Sprintf("record to keep as rejected, of %s/%d at offset %d", row.Topic, row.Partition,
+				row.Offset), err}
+		}
+		seal.SHA256 = nil // no one compares it
+		row.Value, row.Headers = value, seal.AddToRejected(row.Headers)
+	}
+	return nil
+}
+
+// openRejected opens the value of a row that is accepted again.
+func (a *Acceptor) openRejected(ctx context.Context, row *models.RejectedMessage) error {
+	headers, seal := properties.SealOfRejected(row.Headers)
+	value, err := a.cfg.Sealer.Open(ctx, handler.Identity{Channel: row.Channel, ID: row.ID}, seal, row.Value)
+	if err == nil {
+		row.Value, row.Headers = value, headers
+	}
+	return err
 }
 
 // reportBad counts and logs bad records, after the accept has succeeded: a failing accept is retried for

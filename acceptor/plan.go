@@ -2,6 +2,7 @@ package acceptor
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/internal/routine"
+	"github.com/gorm-inbox/inbox/internal/sealing"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -50,8 +52,9 @@ func (p *plan) expect(s store.NewStatus) {
 	}
 }
 
-// plan routes and checks the messages. Routing precedes the check of the ID. Messages are stored with traceparent.
-func (a *Acceptor) plan(messages []handler.RawMessage, traceparent string) *plan {
+// plan routes, checks and seals the messages. Routing precedes the check of the ID. Messages are stored with
+// traceparent. The error is the Sealer's: nothing may be stored.
+func (a *Acceptor) plan(ctx context.Context, messages []handler.RawMessage, traceparent string) (*plan, error) {
 	p := &plan{messages: messages, results: make([]Result, len(messages)), repeats: map[int]int{}, keys: map[string]bool{},
 		now: a.cfg.Clock.Now()}
 	p.batch.Messages, p.rows = make([]store.NewMessage, 0, len(messages)), make([]int, 0, len(messages))
@@ -95,6 +98,12 @@ func (a *Acceptor) plan(messages []handler.RawMessage, traceparent string) *plan
 			p.repeat(i, first, checked)
 			continue
 		}
+		if err := a.seal(ctx, &checked, m.Channel); errors.As(err, new(*handler.PoisonError)) {
+			r.Outcome, r.Err = handler.OutcomeInvalid, &InvalidError{MessageID: m.ID, Reason: reasonNotSealed, Err: err}
+			continue
+		} else if err != nil {
+			return nil, &sealError{fmt.Sprintf("message %q of channel %q", m.ID, m.Channel), err}
+		}
 		row[this] = len(p.batch.Messages)
 		p.batch.Messages = append(p.batch.Messages, checked)
 		p.rows = append(p.rows, i)
@@ -102,8 +111,30 @@ func (a *Acceptor) plan(messages []handler.RawMessage, traceparent string) *plan
 			p.expect(s)
 		}
 	}
-	return p
+	return p, nil
 }
+
+// seal seals a message's content in its row.
+func (a *Acceptor) seal(ctx context.Context, row *store.NewMessage, channel string) error {
+	content, seal, err := a.cfg.Sealer.Seal(ctx, sealing.IdentityOf(&row.Message, channel), row.Content)
+	if err == nil {
+		row.Content, row.PlainSHA256 = content, seal.SHA256
+		row.SerializedProperties = seal.AddTo(row.SerializedProperties)
+	}
+	return err
+}
+
+// sealError is why an accept failed before any SQL. errors.As does not find its cause: an error of a database that the
+// Sealer uses says nothing of the inbox's data.
+type sealError struct {
+	what string
+	err  error
+}
+
+func (e *sealError) Error() string { return e.what + ": " + e.err.Error() }
+
+// Is reports whether the cause is target.
+func (e *sealError) Is(target error) bool { return errors.Is(e.err, target) }
 
 func notStored(messageID, channel string) error {
 	return &InvalidError{MessageID: messageID, Reason: reasonNotStored,

@@ -65,6 +65,11 @@ func (a *Acceptor) AcceptRejectedBy(
 		return nil, fmt.Errorf("rejected message %q: %w", id,
 			&InvalidError{Reason: reasonUnknownChannel, Detail: fmt.Sprintf("channel %q is not declared", row.Channel)})
 	}
+	if err := a.openRejected(ctx, &row); errors.As(err, new(*handler.PoisonError)) {
+		return nil, a.keepRejected(ctx, row, err, audit)
+	} else if err != nil {
+		return nil, fmt.Errorf("rejected message %q: %w", id, err)
+	}
 	record, err := rejectedRecord(row)
 	if err != nil {
 		return nil, a.keepRejected(ctx, row, err, audit)
@@ -77,7 +82,7 @@ func (a *Acceptor) AcceptRejectedBy(
 		return a.rerun(ctx, row, received, begun, audit)
 	}
 	tracing, span := a.tracedRecords(ctx, row.Channel, []envelope.Received{received})
-	p, err := a.planRejected(row.Channel, received, span.Stored())
+	p, err := a.planRejected(ctx, row.Channel, received, span.Stored())
 	if err == nil {
 		p.batch.Audit = audit
 		err = a.persistRejected(tracing, id, p)
@@ -210,14 +215,19 @@ func rejectedRecord(row models.RejectedMessage) (envelope.Record, error) {
 }
 
 // planRejected plans all of the record's messages, or none.
-func (a *Acceptor) planRejected(channel string, received envelope.Received, traceparent string) (*plan, error) {
+func (a *Acceptor) planRejected(
+	ctx context.Context, channel string, received envelope.Received, traceparent string,
+) (*plan, error) {
 	if received.Err != nil {
 		return nil, &badError{received.Err}
 	}
 	if len(received.Messages) == 0 {
 		return nil, &badError{&InvalidError{Reason: reasonNoMessage, Detail: "the record holds no message"}}
 	}
-	p, _ := a.planRecords(channel, []envelope.Received{received}, nil, traceparent)
+	p, _, err := a.planRecords(ctx, channel, []envelope.Received{received}, nil, traceparent)
+	if err != nil {
+		return nil, err
+	}
 	for i, r := range p.results {
 		if r.Outcome == handler.OutcomeUnrouted { // ignoring it would lose it
 			p.results[i].Err = a.unroutedError(p.messages[i])

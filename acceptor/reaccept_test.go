@@ -31,7 +31,7 @@ type repairable struct {
 	seen   envelope.Record
 }
 
-func newRepairable(t *testing.T, d *inboxtest.Database) *repairable {
+func newRepairable(t *testing.T, d *inboxtest.Database, change ...func(cfg *acceptor.Config)) *repairable {
 	t.Helper()
 	m := &repairable{broken: errMangled}
 	decoder, err := envelope.NewDecoder(envelope.DecoderConfig{Mode: envelope.Plain, Type: "t", Source: "s",
@@ -42,7 +42,12 @@ func newRepairable(t *testing.T, d *inboxtest.Database) *repairable {
 			return m.id, m.broken
 		})}, nil)
 	require.NoError(t, err)
-	m.receiving = receiveBy(t, d, func(cfg *acceptor.Config) { cfg.Decoders = map[string]*envelope.Decoder{"c": decoder} })
+	m.receiving = receiveBy(t, d, func(cfg *acceptor.Config) {
+		cfg.Decoders = map[string]*envelope.Decoder{"c": decoder}
+		for _, each := range change {
+			each(cfg)
+		}
+	})
 	return m
 }
 

@@ -119,14 +119,19 @@ func partitionOf(r envelope.Record) partition { return partition{r.Topic, r.Part
 // calls, of which a later one fails.
 func (in *intake) accept(ctx context.Context, received []envelope.Received) ([]envelope.Result, error) {
 	a, channel := in.Acceptor, in.channel
-	p, owner := a.planRecords(channel, received, nil, in.traceparent)
+	p, owner, err := a.planRecords(ctx, channel, received, nil, in.traceparent)
+	if err != nil {
+		return nil, err
+	}
 	results := in.judge(received, p, owner)
 	if in.findMostlyBad(received, results) {
 		results = in.explain(received, in.judge(received, p, owner))
 	}
 	if halted := haltedRecords(received, results); len(halted) > 0 {
 		// Records after a halted one wait with it, so plan again without them.
-		p, owner = a.planRecords(channel, received, halted, in.traceparent)
+		if p, owner, err = a.planRecords(ctx, channel, received, halted, in.traceparent); err != nil {
+			return nil, err
+		}
 		for i, r := range in.judge(received, p, owner) {
 			if !halted[i] {
 				results[i] = r
@@ -138,7 +143,13 @@ func (in *intake) accept(ctx context.Context, received []envelope.Received) ([]e
 			p.batch.Rejected = append(p.batch.Rejected, a.rejection(channel, received[i].Record, r.Err))
 		}
 	}
+	if err := a.sealRejected(ctx, p.batch.Rejected); err != nil {
+		return nil, err
+	}
 	for row := range p.batch.Messages {
+		if a.cfg.Sealer.Seals() { // not inside of the store's transaction, see rejectLate
+			break
+		}
 		if record := &received[owner[p.rows[row]]].Record; in.policyOf(*record) == BadRecordStore {
 			p.batch.Messages[row].Rejection = func() models.RejectedMessage { return a.rejection(channel, *record, nil) }
 		}
@@ -147,7 +158,7 @@ func (in *intake) accept(ctx context.Context, received []envelope.Received) ([]e
 	if err := in.persistInParts(ctx, p, ofRow); err != nil {
 		return nil, err
 	}
-	if err := in.rejectRepeats(ctx, received, p, owner); err != nil {
+	if err := in.rejectLate(ctx, received, p, owner); err != nil {
 		return nil, err
 	}
 	if !in.dryRun {
@@ -172,23 +183,29 @@ func (in *intake) accept(ctx context.Context, received []envelope.Received) ([]e
 	return results, nil
 }
 
-// rejectRepeats stores the records of messages that repeat, within the batch, an ID that turned out to be a conflict.
-// The store has only stored the first such record. The others follow in another transaction, still before any offset is
-// committed.
-func (in *intake) rejectRepeats(ctx context.Context, received []envelope.Received, p *plan, owner []int) error {
-	var late plan
-	for i := range p.repeats {
+// rejectLate stores the records of messages that turned out to be conflicts and that the store has not stored. These
+// repeat an ID within the batch, or have to be sealed first. They follow in another transaction, still before any
+// offset is committed.
+func (in *intake) rejectLate(ctx context.Context, received []envelope.Received, p *plan, owner []int) error {
+	late, messages := plan{}, slices.Collect(maps.Keys(p.repeats))
+	if in.cfg.Sealer.Seals() {
+		messages = append(messages, p.rows...)
+	}
+	for _, i := range messages {
 		if record := received[owner[i]].Record; p.results[i].Err != nil && in.policyOf(record) == BadRecordStore {
 			late.batch.Rejected = append(late.batch.Rejected, in.rejection(in.channel, record, p.results[i].Err))
 		}
+	}
+	if err := in.sealRejected(ctx, late.batch.Rejected); err != nil {
+		return err
 	}
 	return in.persist(ctx, &late)
 }
 
 // planRecords plans the messages of all records that are not skipped. owner maps each message to its record.
 func (a *Acceptor) planRecords(
-	channel string, received []envelope.Received, skip map[int]bool, traceparent string,
-) (*plan, []int) {
+	ctx context.Context, channel string, received []envelope.Received, skip map[int]bool, traceparent string,
+) (*plan, []int, error) {
 	n := 0
 	for i := range received {
 		n += len(received[i].Messages)
@@ -205,7 +222,8 @@ func (a *Acceptor) planRecords(
 			owner = append(owner, i)
 		}
 	}
-	return a.plan(messages, traceparent), owner
+	p, err := a.plan(ctx, messages, traceparent)
+	return p, owner, err
 }
 
 // judge returns the result of each record as far as it is known before SQL.

@@ -92,15 +92,21 @@ func (a *Acceptor) carryOutSkip(ctx context.Context, request models.PartitionReq
 	row := a.rejectedForSkip(request.Channel, record)
 	at := place{channel: request.Channel, partition: partitionOf(record.Record)}
 	before := a.failureAt(at)
-	done, err = a.carryOutOnce(ctx, request, &row, nil)
-	if err != nil {
+	keep := func() (err error) {
+		sealed := []models.RejectedMessage{row}
+		if err = a.sealRejected(ctx, sealed); err == nil {
+			done, err = a.carryOutOnce(ctx, request, &sealed[0], nil)
+		}
+		return err
+	}
+	if err := keep(); err != nil {
 		err = a.slowIf(ctx, request.Channel, err, coordinatesOf(record.Record), rejectedBytes(row))
 		a.noteFailure(at, before, before.rows, err)
 		if slowRecord(before, err) == nil {
 			return false, err
 		}
 		row = a.cutRejection(request.Channel, record.Record, record.Err)
-		if done, err = a.carryOutOnce(ctx, request, &row, nil); err != nil {
+		if err := keep(); err != nil {
 			return false, err
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
@@ -18,6 +19,8 @@ import (
 type Archived struct {
 	// Message is the message's row.
 	Message models.Message
+	// KeyID is the ID of the key with which Message.Content is sealed; empty if it is not (contract 15).
+	KeyID string
 	// Statuses are the statuses about to be deleted, in the order of acceptance. They are empty if the message has none.
 	Statuses []models.HandlerStatus
 	// Stays is true if other statuses keep the message, such as a poisoned one, or one of a handler with a longer
@@ -156,7 +159,8 @@ func (r *run) deleteArchived(ctx context.Context, archived []store.ExpiredMessag
 func (r *run) handOver(ctx context.Context, loaded []store.ExpiredMessage) (refusal, err error) {
 	messages := make([]Archived, len(loaded))
 	for i, m := range loaded {
-		messages[i] = Archived{Message: m.Message, Statuses: m.Statuses, Stays: m.Stays}
+		_, seal, _ := properties.ParseSealed(m.Message.SerializedProperties) // unreadable ones name no key
+		messages[i] = Archived{Message: m.Message, KeyID: seal.Key, Statuses: m.Statuses, Stays: m.Stays}
 	}
 	limited, cancel := context.WithTimeout(ctx, r.cfg.Options.ArchiveTimeout)
 	defer cancel()

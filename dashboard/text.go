@@ -150,6 +150,8 @@ type content struct {
 	Cut bool
 	// Withheld is true if the content is too long for the redaction hook.
 	Withheld bool
+	// Sealed says why a content is not shown that is sealed.
+	Sealed string
 	// None is true if there is no content at all, which differs from an empty one.
 	None bool
 }
@@ -168,7 +170,8 @@ func contentOf(raw []byte) content {
 
 func previewOf(p ops.Preview) content {
 	raw := p.Bytes
-	c := content{Size: p.Size, None: p.None || raw == nil && !p.Withheld, Cut: p.Cut, Withheld: p.Withheld}
+	c := content{Size: p.Size, None: p.None || raw == nil && !p.Withheld, Cut: p.Cut, Withheld: p.Withheld,
+		Sealed: p.Sealed}
 	if p.Cut { // the cut may be inside a character
 		for range utf8.UTFMax - 1 {
 			if last, size := utf8.DecodeLastRune(raw); last != utf8.RuneError || size != 1 {

@@ -22,6 +22,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/lease"
 	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/internal/routine"
+	"github.com/gorm-inbox/inbox/internal/sealing"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
@@ -54,6 +55,9 @@ const (
 	// headerOmitted is why a copy has neither content nor the message's headers: it is larger than 16 MiB, or the topic
 	// never takes it. The database has them.
 	headerOmitted = "inbox-omitted"
+	// headerSealed is the ID of the key with which a copy's content is sealed, because it can never be opened (contract
+	// 15). Other copies have the plain content.
+	headerSealed = "inbox-sealed"
 )
 
 // maxDeadLetterBytes bounds a request with several dead letters: brokers allow 1 MiB unless configured
@@ -225,6 +229,8 @@ type Copies struct {
 		lease.Store
 		store.Publisher
 	}
+	// Sealer opens contents that are sealed.
+	Sealer sealing.Sealer
 	// HandlerKeys are all keys of the channel's handlers.
 	HandlerKeys []string
 	// StatementTimeout bounds each database call.
@@ -252,7 +258,10 @@ func (c *Consumer) PublishCopies(of Copies) {
 			},
 			load: func(ctx context.Context, ref store.UnpublishedRef) (rowCopy, error) {
 				u, err := of.Store.LoadUnpublished(ctx, ref.ID, maxCopyBytes)
-				return c.deadLetters.copyOf(u, key), err
+				if err != nil {
+					return rowCopy{}, err
+				}
+				return c.deadLetters.copyOf(ctx, of.Sealer, u, key)
 			},
 			mark: of.Store.MarkPublished,
 		})
@@ -263,7 +272,10 @@ func (c *Consumer) PublishCopies(of Copies) {
 		},
 		load: func(ctx context.Context, ref store.UnpublishedRef) (rowCopy, error) {
 			u, err := of.Store.LoadUnpublishedRejected(ctx, ref.ID, maxCopyBytes)
-			return c.deadLetters.copyOfRejected(u), err
+			if err != nil {
+				return rowCopy{}, err
+			}
+			return c.deadLetters.copyOfRejected(ctx, of.Sealer, u)
 		},
 		mark: of.Store.MarkRejectedPublished,
 	})
@@ -457,12 +469,19 @@ func omission(omitted bool) string {
 
 // copyOf returns the copy of a poisoned message: its content under the key of its record, with its
 // headers. An event has its attributes as headers, in CloudEvents' binary mode, however it came.
-func (d *deadLetterPublisher) copyOf(u store.Unpublished, handlerKey string) rowCopy {
+func (d *deadLetterPublisher) copyOf(
+	ctx context.Context, sealer sealing.Sealer, u store.Unpublished, handlerKey string,
+) (rowCopy, error) {
 	m := u.Message
-	p, err := properties.Parse(m.SerializedProperties)
+	p, seal, err := properties.ParseSealed(m.SerializedProperties)
 	if err != nil { // it may be why the message is poisoned
-		p = handler.Properties{}
+		p, seal = handler.Properties{}, properties.Seal{}
 	}
+	content, sealed, err := openCopy(ctx, sealer, sealing.IdentityOf(&m, p.Channel), seal, m.Content)
+	if err != nil {
+		return rowCopy{}, fmt.Errorf("copy of message %q: %w", m.ID, err)
+	}
+	m.Content = content
 	record := envelope.Record{Key: m.OrderingKey, Value: m.Content,
 		Headers: kafkaclient.ContentHeaders(p.Headers, p.Attributes, m.ContentType)}
 	if k := p.Kafka; k != nil {
@@ -477,14 +496,33 @@ func (d *deadLetterPublisher) copyOf(u store.Unpublished, handlerKey string) row
 	added := append(d.origin(record, u.LastError),
 		header(headerHandler, handlerKey), header(headerAttempts, strconv.Itoa(u.ErrorCount+u.AbandonedCount)),
 		header(headerMessageID, m.ID), header(headerMessageType, m.Type))
-	return rowCopy{record: record, added: added, omitted: omission(u.Omitted)}
+	return rowCopy{record: record, added: append(added, sealed...), omitted: omission(u.Omitted)}, nil
+}
+
+// openCopy opens what a copy is made of. If that is impossible for good, the copy has the sealed bytes and a header
+// that names their key.
+func openCopy(ctx context.Context, sealer sealing.Sealer, of handler.Identity, seal properties.Seal, stored []byte) (
+	content []byte, added []kafka.Header, err error,
+) {
+	content, err = sealer.Open(ctx, of, seal, stored)
+	if errors.As(err, new(*handler.PoisonError)) {
+		return stored, []kafka.Header{header(headerSealed, seal.Key)}, nil
+	}
+	return content, nil, err
 }
 
 // copyOfRejected returns the copy of a rejected message, which is its record.
-func (d *deadLetterPublisher) copyOfRejected(u store.UnpublishedRejected) rowCopy {
+func (d *deadLetterPublisher) copyOfRejected(
+	ctx context.Context, sealer sealing.Sealer, u store.UnpublishedRejected,
+) (rowCopy, error) {
 	m := u.RejectedMessage
+	_, seal := properties.SealOfRejected(m.Headers)
+	value, sealed, err := openCopy(ctx, sealer, handler.Identity{Channel: m.Channel, ID: m.ID}, seal, m.Value)
+	if err != nil {
+		return rowCopy{}, fmt.Errorf("copy of rejected message %q: %w", m.ID, err)
+	}
 	record := envelope.Record{Topic: m.Topic, Partition: int(m.Partition), Offset: m.Offset, Timestamp: m.Timestamp,
-		Key: m.Key, Value: m.Value}
+		Key: m.Key, Value: value}
 	if raw, ok, err := properties.RawHeaders(m.Headers); ok && err == nil {
 		record.RawHeaders = raw
 	} else if headers, err := properties.ParseHeaders(m.Headers); err == nil {
@@ -494,5 +532,5 @@ func (d *deadLetterPublisher) copyOfRejected(u store.UnpublishedRejected) rowCop
 	if cut := properties.Cut(m.Headers); cut != nil {
 		omitted = cut.Error()
 	}
-	return rowCopy{record: record, added: d.origin(record, m.Reason), omitted: omitted}
+	return rowCopy{record: record, added: append(d.origin(record, m.Reason), sealed...), omitted: omitted}, nil
 }

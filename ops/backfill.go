@@ -288,7 +288,7 @@ func (b *backfill) ask(ctx context.Context, m *unhandled) error {
 	if err != nil || message == nil { // gone: the lock will not find it either
 		return err
 	}
-	raw, err := rawMessage(*message)
+	raw, err := b.rawMessage(ctx, *message, true)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/internal/redaction"
 	"github.com/gorm-inbox/inbox/internal/routine"
+	"github.com/gorm-inbox/inbox/internal/sealing"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/store/postgres/pgxtx"
 )
@@ -19,6 +20,7 @@ import (
 type access struct {
 	opts     Options // with the defaults filled in
 	redactor redaction.Redactor
+	sealer   sealing.Sealer
 	store    store.Store
 	singles  store.Singles
 	// inUse has room for as many connections as are used at once.

@@ -15,6 +15,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/internal/properties"
+	"github.com/gorm-inbox/inbox/internal/sealing"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/redact"
 )
@@ -31,8 +32,11 @@ type Message struct {
 	ContentType string
 	ReceivedAt  time.Time
 	// Content, OrderingKey and Properties are redacted. OrderingKey is nil if there is none.
-	Content     []byte
-	OrderingKey []byte
+	Content []byte
+	// KeyID is the ID of the key with which the content is sealed; empty if it is not (contract 15). Sealed says in words
+	// why a sealed content is left out; empty if it is shown.
+	KeyID, Sealed string
+	OrderingKey   []byte
 	// Properties are the headers, the attributes and the origin.
 	Properties handler.Properties
 	// PropertiesProblem is why the stored properties cannot be read; empty if they can.
@@ -93,17 +97,19 @@ func (o messageViews) Message(ctx context.Context, actor Actor, ref MessageRef) 
 	if err := ref.check(); err != nil {
 		return Message{}, err
 	}
-	var m Message
-	err := o.audited(ctx, actor, ActionView, "message "+ref.ID, func(ctx context.Context, tx *gorm.DB) (any, error) {
-		stored, err := o.loadMessage(ctx, tx.Statement.ConnPool, ref)
-		if err == nil {
-			m = o.redactedMessage(stored)
-		}
-		return inNamespace(m.Namespace), err
+	var stored models.Message
+	err := o.audited(ctx, actor, ActionView, "message "+ref.ID, func(ctx context.Context, tx *gorm.DB) (_ any, err error) {
+		stored, err = o.loadMessage(ctx, tx.Statement.ConnPool, ref)
+		return inNamespace(stored.Namespace), err
 	})
 	if err != nil {
 		return Message{}, err
 	}
+	m, seal := o.redactedMessage(stored)
+	of := m.redacted(redact.PartPayload)
+	stored.Content, m.Sealed = o.opened(ctx, of, sealing.IdentityOf(&stored, m.Properties.Channel), seal, stored.Content)
+	of.Bytes = stored.Content
+	m.Content = o.redactor.Bytes(of)
 	if m.Statuses, err = o.statusesIn(ctx, m); err != nil {
 		return Message{}, fmt.Errorf("show message %q: %w", ref.ID, err)
 	}
@@ -152,14 +158,38 @@ func (o messageViews) loadMessage(ctx context.Context, pool gorm.ConnPool, ref M
 	return *message, nil
 }
 
-// redactedMessage returns a message as operators see it, without its statuses.
-func (o messageViews) redactedMessage(stored models.Message) Message {
+// redacted returns what the redaction hook gets to know of a message.
+func (m *Message) redacted(part redact.Part) redact.Value {
+	return redact.Value{MessageID: m.ID, Type: m.Type, Channel: m.Properties.Channel, Part: part}
+}
+
+// opened returns a stored content as views may have it or, if it stays sealed, why.
+func (o *access) opened(ctx context.Context, of redact.Value, whose handler.Identity, seal properties.Seal,
+	stored []byte,
+) (content []byte, sealed string) {
+	if seal.Key == "" {
+		return stored, ""
+	}
+	sealed = fmt.Sprintf("sealed with key %q", seal.Key)
+	if !o.opts.OpenSealed || stored == nil {
+		return nil, sealed
+	}
+	content, err := o.sealer.Open(ctx, whose, seal, stored)
+	if err != nil {
+		return nil, sealed + ", not opened: " + o.redactor.Error(of, err.Error())
+	}
+	return content, ""
+}
+
+// redactedMessage returns a message as operators see it, without its content and its statuses.
+func (o messageViews) redactedMessage(stored models.Message) (Message, properties.Seal) {
 	m := Message{ID: stored.ID, Namespace: stored.Namespace, Number: int64(stored.Number), Transport: stored.TransportName,
 		Type: stored.Type, Source: stored.Source, ContentType: stored.ContentType, ReceivedAt: stored.ReceivedAt}
-	p, err := properties.Parse(stored.SerializedProperties)
+	p, seal, err := properties.ParseSealed(stored.SerializedProperties)
 	if err != nil {
 		m.PropertiesProblem = err.Error()
 	}
+	m.KeyID = seal.Key
 	m.TraceID, m.OriginalID = traceID(p), p.Attributes[properties.ReplayOf]
 	of := redact.Value{MessageID: m.ID, Type: m.Type, Channel: p.Channel}
 	show := func(part redact.Part, name string, value []byte) []byte {
@@ -167,7 +197,7 @@ func (o messageViews) redactedMessage(stored models.Message) Message {
 		of.Part, of.Name, of.Bytes = part, name, value
 		return o.redactor.Bytes(of)
 	}
-	m.Content, m.OrderingKey = show(redact.PartPayload, "", stored.Content), show(redact.PartKey, "", stored.OrderingKey)
+	m.OrderingKey = show(redact.PartKey, "", stored.OrderingKey)
 	p.Headers = o.redactHeaders(of, p.Headers)
 	for name, value := range p.Attributes {
 		if name != properties.ReplayOf {
@@ -178,7 +208,7 @@ func (o messageViews) redactedMessage(stored models.Message) Message {
 		p.Kafka.Key = show(redact.PartKey, "", p.Kafka.Key)
 	}
 	m.Properties = p
-	return m
+	return m, seal
 }
 
 var traceparent = regexp.MustCompile(`^[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}`)

@@ -19,6 +19,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/redaction"
+	"github.com/gorm-inbox/inbox/internal/sealing"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/stores"
 	"github.com/gorm-inbox/inbox/models"
@@ -86,7 +87,7 @@ func New(db *gorm.DB, configure ...func(o *Options)) (*Ops, error) {
 		opts.Cleanup = opts.Live.Cleanup
 	}
 	a := &access{opts: opts, redactor: redaction.New(opts.Redact), store: st,
-		inUse: make(chan struct{}, opts.Connections)}
+		sealer: sealing.New(opts.Sealer, opts.StatementTimeout), inUse: make(chan struct{}, opts.Connections)}
 	a.singles = store.NewSingles(db).Within(a.connected)
 	search, processes := statusSearch{a}, processes{a}
 	return &Ops{access: a, statusSearch: search, statusActions: statusActions{search},
@@ -132,6 +133,13 @@ type Options struct {
 	// leave it off where operators are not trusted with that. The inbox's own option Ops decides about the replays that
 	// programs with the tables alone request (RequestReplay). Default off (contract 11.1).
 	AllowReplay bool
+	// OpenSealed allows views to open sealed contents with Sealer, before Redact. Leave it off where the operators, or
+	// those who may sign in to the dashboard with ShowPayloads, may not see what is encrypted. Default off: views show
+	// that a content is sealed, and with which key (contract 15).
+	OpenSealed bool
+	// Sealer opens sealed contents, for Replay and for views with OpenSealed. Inbox.Ops has the inbox's. Default nil: the
+	// contents of sealed messages can neither be shown nor replayed.
+	Sealer handler.Sealer
 	// Redact replaces each value before anybody sees it or searches in it. It changes neither the stored rows nor the
 	// input of Replay and ReAccept. Failure groups are made of errors as they are stored, without the parts that
 	// redact.Common hides. In Inbox.Ops it gets the result of inbox.Options.Redact, and cannot replace that hook.

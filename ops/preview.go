@@ -7,6 +7,8 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/properties"
+	"github.com/gorm-inbox/inbox/internal/sealing"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/redact"
 )
@@ -34,6 +36,8 @@ type Preview struct {
 	// Withheld means that the value is longer than 1 MiB. There are no Bytes then: a Redact hook must see the whole
 	// value, because it may not recognize half a secret.
 	Withheld bool
+	// Sealed says in words why there are no Bytes although the value is stored: it is sealed (contract 15).
+	Sealed string
 }
 
 // MessagePreview is a message whose Content and OrderingKey are in Payload and Key, as far as they were requested.
@@ -54,24 +58,25 @@ func (o messageViews) PreviewMessage(
 	if err := ref.check(); err != nil {
 		return MessagePreview{}, err
 	}
-	var m MessagePreview
+	var stored *store.MessagePreview
 	err := o.audited(ctx, actor, ActionView, "message "+ref.ID, func(ctx context.Context, tx *gorm.DB) (any, error) {
 		number, err := o.numberOf(ctx, tx.Statement.ConnPool, ref)
 		if err != nil {
 			return nil, err
 		}
-		stored, err := o.store.PreviewMessage(ctx, tx.Statement.ConnPool, number, o.cuts(bounds))
+		stored, err = o.store.PreviewMessage(ctx, tx.Statement.ConnPool, number, o.cuts(bounds))
 		if err == nil && stored == nil {
 			err = fmt.Errorf("message %q: %w", ref.ID, ErrNotFound)
 		}
-		if err == nil {
-			m = o.redactedPreview(stored)
+		if err != nil {
+			return nil, err
 		}
-		return inNamespace(m.Namespace), err
+		return inNamespace(stored.Namespace), nil
 	})
 	if err != nil {
 		return MessagePreview{}, err
 	}
+	m := o.redactedPreview(ctx, stored)
 	if m.Statuses, err = o.statusesIn(ctx, m.Message); err != nil {
 		return MessagePreview{}, fmt.Errorf("show message %q: %w", ref.ID, err)
 	}
@@ -86,6 +91,8 @@ func (o *access) cuts(bounds PreviewBounds) (cuts store.PreviewCuts) {
 			return -1, 0
 		case o.redacts():
 			return previewLimit, 0
+		case o.opts.OpenSealed: // it may be sealed, and only a whole content can be opened
+			return previewLimit, n
 		}
 		return n, n
 	}
@@ -95,18 +102,20 @@ func (o *access) cuts(bounds PreviewBounds) (cuts store.PreviewCuts) {
 	return cuts
 }
 
-func (o messageViews) redactedPreview(stored *store.MessagePreview) MessagePreview {
+func (o messageViews) redactedPreview(ctx context.Context, stored *store.MessagePreview) MessagePreview {
 	if stored.PropertiesCut {
 		stored.SerializedProperties = "{}"
 	}
-	m := MessagePreview{Message: o.redactedMessage(stored.Message)}
+	var m MessagePreview
+	var seal properties.Seal
+	m.Message, seal = o.redactedMessage(stored.Message)
 	if stored.PropertiesCut {
 		m.PropertiesProblem = tooLong(stored.PropertiesSize)
 	}
-	of := redact.Value{MessageID: m.ID, Type: m.Type, Channel: m.Properties.Channel, Part: redact.PartPayload}
-	m.Payload = o.preview(of, stored.Payload)
-	of.Part = redact.PartKey
-	m.Key = o.preview(of, stored.Key)
+	whose := sealing.IdentityOf(&stored.Message, m.Properties.Channel)
+	m.Payload = o.openedPreview(ctx, m.redacted(redact.PartPayload), whose, seal, stored.Payload)
+	m.Sealed = m.Payload.Sealed
+	m.Key = o.preview(m.redacted(redact.PartKey), stored.Key)
 	return m
 }
 
@@ -125,6 +134,23 @@ func (o *access) preview(of redact.Value, stored store.Beginning) Preview {
 	}
 	p.Bytes = o.redactor.Bytes(of)
 	return p
+}
+
+// openedPreview is preview of a content that may be sealed. Its size is that of what is shown.
+func (o *access) openedPreview(ctx context.Context, of redact.Value, whose handler.Identity, seal properties.Seal,
+	stored store.Beginning,
+) Preview {
+	if seal.Key == "" || stored.IsNull {
+		return o.preview(of, stored)
+	}
+	if int64(len(stored.Bytes)) < stored.Size { // not requested, or too long to be opened here
+		stored.Bytes = nil
+	}
+	content, sealed := o.opened(ctx, of, whose, seal, stored.Bytes)
+	if sealed != "" {
+		return Preview{Size: stored.Size, Cut: true, Sealed: sealed}
+	}
+	return o.preview(of, store.Beginning{Bytes: content, Size: int64(len(content))})
 }
 
 // RejectedPreview is a rejected message whose Key and Value are in RecordKey and Payload, as far as they were
@@ -150,10 +176,11 @@ func (o rejections) PreviewRejected(
 	return viewRejected(ctx, o, actor, id, load, o.redactedRejected)
 }
 
-func (o rejections) redactedRejected(stored *store.RejectedPreview) RejectedPreview {
+func (o rejections) redactedRejected(ctx context.Context, stored *store.RejectedPreview) RejectedPreview {
 	r := RejectedPreview{Rejected: rejectedOf(&stored.RejectedMessage, stored.RecordKey.Size+stored.Payload.Size)}
 	of := redact.Value{MessageID: r.ID, Channel: r.Channel, Part: redact.PartPayload}
-	r.Payload = o.preview(of, stored.Payload)
+	_, seal := properties.SealOfRejected(stored.Headers)
+	r.Payload = o.openedPreview(ctx, of, handler.Identity{Channel: r.Channel, ID: r.ID}, seal, stored.Payload)
 	of.Part = redact.PartKey
 	r.RecordKey = o.preview(of, stored.RecordKey)
 	r.Reason = o.redactor.Error(of, r.Reason)

@@ -49,9 +49,11 @@ type Rejected struct {
 // empty one.
 type RejectedRecord struct {
 	Rejected
-	Key     []byte
-	Value   []byte
-	Headers []handler.Header
+	Key   []byte
+	Value []byte
+	// KeyID and Sealed are about Value, as those of a Message about its content.
+	KeyID, Sealed string
+	Headers       []handler.Header
 	// HeadersProblem is why the stored headers cannot be read; empty if they can.
 	HeadersProblem string
 }
@@ -146,7 +148,8 @@ func (o rejections) Rejected(ctx context.Context, actor Actor, id string) (Rejec
 
 // viewRejected loads a rejected message and returns it as it is shown, with an audit row.
 func viewRejected[Stored, Shown any](ctx context.Context, o rejections, actor Actor, id string,
-	load func(ctx context.Context, pool gorm.ConnPool, id string) (*Stored, error), show func(*Stored) Shown,
+	load func(ctx context.Context, pool gorm.ConnPool, id string) (*Stored, error),
+	show func(context.Context, *Stored) Shown,
 ) (shown Shown, err error) {
 	if id, err = checkID("rejected message ID", id); err != nil {
 		return shown, err
@@ -163,7 +166,7 @@ func viewRejected[Stored, Shown any](ctx context.Context, o rejections, actor Ac
 	if err != nil { // without an audit row the payload must not be shown
 		return shown, err
 	}
-	return show(stored), nil
+	return show(ctx, stored), nil
 }
 
 // rejectedOf returns a rejected message without its record. Its reason is not redacted.
@@ -172,14 +175,16 @@ func rejectedOf(m *models.RejectedMessage, size int64) Rejected {
 		Timestamp: m.Timestamp, Reason: m.Reason, RejectedAt: m.RejectedAt, Size: size}
 }
 
-func (o rejections) record(m *models.RejectedMessage) RejectedRecord {
+func (o rejections) record(ctx context.Context, m *models.RejectedMessage) RejectedRecord {
 	r := RejectedRecord{Rejected: rejectedOf(m, int64(len(m.Key)+len(m.Value)))}
 	of := redact.Value{MessageID: r.ID, Channel: r.Channel}
 	r.Reason = o.redactor.Error(of, r.Reason)
 	r.Headers, r.HeadersProblem = o.headers(of, m.Headers)
 	of.Part, of.Bytes = redact.PartKey, m.Key
 	r.Key = o.redactor.Bytes(of)
-	of.Part, of.Bytes = redact.PartPayload, m.Value
+	_, seal := properties.SealOfRejected(m.Headers)
+	r.KeyID, of.Part = seal.Key, redact.PartPayload
+	of.Bytes, r.Sealed = o.opened(ctx, of, handler.Identity{Channel: r.Channel, ID: r.ID}, seal, m.Value)
 	r.Value = o.redactor.Bytes(of)
 	return r
 }

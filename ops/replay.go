@@ -12,6 +12,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/properties"
+	"github.com/gorm-inbox/inbox/internal/sealing"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -31,8 +32,9 @@ type Edit struct {
 // Replay accepts an edited copy of a message as a new one, for all handlers that take its type now. Unlike Retry it
 // also runs handlers that had completed. The copy has its original's ID in the attribute inboxreplayof, and the audit
 // row has both IDs. It needs Options.AllowReplay (ErrReplayOff) and a Live. It returns ErrNotFound if there is no such
-// message, and ErrBadInput if the copy's ID is known already or the acceptor refuses the copy. With any error of the
-// database the result has the copy's ID: repeat with that ID, because the copy may have been accepted.
+// message, and ErrBadInput if the copy's ID is known already, the acceptor refuses the copy, or the content is sealed,
+// not replaced, and this process has no Sealer. With any error of the database the result has the copy's ID: repeat
+// with that ID, because the copy may have been accepted.
 func (o messageViews) Replay(ctx context.Context, actor Actor, ref MessageRef, edit Edit) (Accepted, error) {
 	if err := o.Can(ActionReplay); err != nil {
 		if errors.Is(err, ErrReplayOff) {
@@ -57,7 +59,7 @@ func (o messageViews) Replay(ctx context.Context, actor Actor, ref MessageRef, e
 		if err != nil {
 			return nil, err
 		}
-		copied, edited, err := replayOf(original, edit)
+		copied, edited, err := o.replayOf(ctx, original, edit)
 		if err != nil {
 			return nil, err
 		}
@@ -90,8 +92,10 @@ func (r MessageRef) CopyID() string {
 }
 
 // replayOf returns the copy, and the names of what is edited.
-func replayOf(original models.Message, edit Edit) (handler.RawMessage, []string, error) {
-	m, err := rawMessage(original)
+func (o messageViews) replayOf(ctx context.Context, original models.Message, edit Edit) (
+	handler.RawMessage, []string, error,
+) {
+	m, err := o.rawMessage(ctx, original, edit.Content == nil)
 	if err != nil {
 		return handler.RawMessage{}, nil, err
 	}
@@ -116,11 +120,21 @@ func replayOf(original models.Message, edit Edit) (handler.RawMessage, []string,
 	return m, edited, nil
 }
 
-// rawMessage returns a stored message as it was accepted.
-func rawMessage(m models.Message) (handler.RawMessage, error) {
-	p, err := properties.Parse(m.SerializedProperties)
+// rawMessage returns a stored message as it was accepted. If open is false, its content may be sealed.
+func (o *access) rawMessage(ctx context.Context, m models.Message, open bool) (handler.RawMessage, error) {
+	p, seal, err := properties.ParseSealed(m.SerializedProperties)
 	if err != nil {
 		return handler.RawMessage{}, badInput("message", "%q: %s", m.ID, err)
+	}
+	if open {
+		content, err := o.sealer.Open(ctx, sealing.IdentityOf(&m, p.Channel), seal, m.Content)
+		if missing, is := errors.AsType[*sealing.MissingError](err); is {
+			return handler.RawMessage{}, badInput("message", "%q: %s", m.ID, missing)
+		}
+		if err != nil {
+			return handler.RawMessage{}, fmt.Errorf("message %q: %w", m.ID, err)
+		}
+		m.Content = content
 	}
 	return handler.RawMessage{Channel: p.Channel, ID: m.ID, Type: m.Type, Source: m.Source, ContentType: m.ContentType,
 		Content: m.Content, Transport: m.TransportName, Properties: p, OrderingKey: m.OrderingKey}, nil

@@ -183,7 +183,7 @@ func (o workerRequests) RequestReplay(ctx context.Context, actor Actor, ref Mess
 	if err != nil {
 		return "", "", fmt.Errorf("%s: %w", ActionReplay, err)
 	}
-	raw, err := rawMessage(message)
+	raw, err := o.rawMessage(ctx, message, false)
 	if err != nil {
 		return "", "", fmt.Errorf("%s: %w", ActionReplay, err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/attempt"
 	"github.com/gorm-inbox/inbox/internal/routine"
+	"github.com/gorm-inbox/inbox/internal/sealing"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/models"
@@ -457,6 +458,11 @@ func (p *Processor) recordResult(ctx context.Context, r result, applied bool) {
 		p.log.Warn("inbox: attempt failed", r.fields(zap.Time(telemetry.FieldNextAttemptAt, r.next), zap.Error(r.failure))...)
 	case handler.AttemptPoisoned:
 		p.log.Error("inbox: message poisoned", r.fields(zap.Error(r.failure))...)
+	case handler.AttemptReleased:
+		if errors.As(r.failure, new(*sealing.MissingError)) {
+			p.log.Error("inbox: a sealed message waits", r.fields(zap.Time(telemetry.FieldNextAttemptAt, r.next),
+				zap.Error(r.failure))...)
+		}
 	case superseded:
 		p.counters.OfHandler(telemetry.Superseded, r.claim.HandlerKey, 1)
 		return

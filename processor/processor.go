@@ -30,6 +30,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/redaction"
 	"github.com/gorm-inbox/inbox/internal/registry"
 	"github.com/gorm-inbox/inbox/internal/routine"
+	"github.com/gorm-inbox/inbox/internal/sealing"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/store/postgres/pgxtx"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
@@ -80,8 +81,8 @@ type conditions struct {
 	claiming, beating, recovering, storing, looping, locking, listening, connecting, cutting *condition.Condition
 }
 
-// Config is what a Processor works with. Running, Report, Hooks, Instruments, Middleware, Backoff
-// and Redactor are optional.
+// Config is what a Processor works with. Running, Report, Hooks, Instruments, Middleware, Backoff,
+// Redactor and Sealer are optional.
 type Config struct {
 	// DB is the database in which handlers get their sessions and transactions.
 	DB       *gorm.DB
@@ -112,6 +113,8 @@ type Config struct {
 	Backoff func(errorCount int) time.Duration
 	// Redactor redacts errors before they are stored.
 	Redactor redaction.Redactor
+	// Sealer opens contents before handlers get them.
+	Sealer sealing.Sealer
 }
 
 // New makes a Processor. It fails only if options are invalid, and joins their errors.
@@ -179,6 +182,7 @@ func New(cfg Config) (*Processor, error) {
 			TxIsolation: cfg.Options.TxIsolation, StuckGrace: cfg.Options.StuckHandlerGrace,
 			Middleware: cfg.Middleware, Running: cfg.Running, Instruments: cfg.Instruments},
 		interruptions: &interruptions{condition: p.cutting, maxDelay: cfg.Options.MaxRetryDelay},
+		sealer:        cfg.Sealer,
 	}
 	return p, nil
 }

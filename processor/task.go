@@ -19,6 +19,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/internal/redaction"
 	"github.com/gorm-inbox/inbox/internal/scheduler"
+	"github.com/gorm-inbox/inbox/internal/sealing"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/models"
@@ -56,13 +57,22 @@ func newTask(c store.Claim, h *handler.Handler, p *policy) *task {
 // number returns the number of the present attempt, counted from 1.
 func (t *task) number() int { return t.claim.ErrorCount + t.claim.AbandonedCount + 1 }
 
-// deliver builds the handler's input from the stored message. An error means that no attempt can ever succeed.
-func (t *task) deliver() error {
+// deliver builds the handler's input from the stored message. The error is what the attempt ends with: an
+// *attempt.Unrecoverable if none can ever succeed, a Cut if another process may open the message, or the Sealer's.
+func (t *task) deliver(ctx context.Context, sealer sealing.Sealer) error {
 	m := t.claim.Message
 	if m == nil {
-		return fmt.Errorf("message %q is deleted", t.claim.MessageID)
+		return &attempt.Unrecoverable{Reason: fmt.Errorf("message %q is deleted", t.claim.MessageID)}
 	}
-	parsed, err := properties.Parse(m.SerializedProperties)
+	parsed, seal, err := properties.ParseSealed(m.SerializedProperties)
+	if err != nil {
+		return &attempt.Unrecoverable{Reason: fmt.Errorf("message %q: %w", t.claim.MessageID, err)}
+	}
+	content, err := sealer.Open(ctx, sealing.IdentityOf(m, parsed.Channel), seal, m.Content)
+	if errors.As(err, new(*sealing.MissingError)) {
+		return &attempt.Cut{Reason: fmt.Errorf("message %q: %w", t.claim.MessageID, err), Shown: true,
+			Delay: min(sealerDelay, t.policy.maxRetryDelay)}
+	}
 	if err != nil {
 		return fmt.Errorf("message %q: %w", t.claim.MessageID, err)
 	}
@@ -72,10 +82,13 @@ func (t *task) deliver() error {
 			Properties: parsed, OrderingKey: m.OrderingKey, ReceivedAt: m.ReceivedAt,
 			OccurredAt: properties.OccurredAt(parsed), HandlerKey: t.claim.HandlerKey, Attempt: t.number(),
 		},
-		Content: m.Content,
+		Content: content,
 	})
 	return nil
 }
+
+// sealerDelay is how long a sealed message waits for a process that can open it.
+const sealerDelay = 15 * time.Second
 
 // MayGroup reports whether the task may run together with others. A task that could harm others
 // runs alone: one with which workers have vanished or which the database has interrupted, one that cut an
@@ -177,12 +190,15 @@ func newGroup(tasks []*task) *group {
 	return g
 }
 
-// deliverable builds the handler's input for each task and returns the attempts that have one. The
-// others have failed permanently.
-func (g *group) deliverable() []*attempt.Attempt {
+// deliverable builds the handler's input for each task and returns the attempts that have one. The others have ended
+// with an error. If ctx has ended meanwhile, that is the cause.
+func (g *group) deliverable(ctx context.Context, sealer sealing.Sealer) []*attempt.Attempt {
 	for _, t := range g.tasks {
-		if err := t.deliver(); err != nil {
-			t.Err = &attempt.Unrecoverable{Reason: err}
+		if t.Err != nil { // it belongs to another channel
+			continue
+		}
+		if err := t.deliver(ctx, sealer); err != nil {
+			t.Err, t.Cause = err, context.Cause(ctx)
 		}
 	}
 	if g.isRun() {
@@ -231,6 +247,7 @@ type runner struct {
 	attempts      *attempt.Runner
 	measure       *telemetry.Instruments
 	interruptions *interruptions
+	sealer        sealing.Sealer
 
 	busy atomic.Int64 // running attempts
 }
@@ -240,7 +257,7 @@ func (r *runner) run(ctx context.Context, g *group, c attempt.Call) {
 	r.busy.Add(int64(len(g.tasks)))
 	defer r.busy.Add(-int64(len(g.tasks)))
 	r.noteWaits(ctx, g)
-	attempts := g.deliverable()
+	attempts := g.deliverable(ctx, r.sealer)
 	if len(attempts) == 0 {
 		return
 	}
@@ -416,7 +433,7 @@ func (t *task) judge(now time.Time) verdict {
 		if v.Cut == nil {
 			return verdict{outcome: v.Outcome, failure: v.Err, settlement: &settle}
 		}
-		if v.Cut.Database { // the status shows the reason until its next attempt ends
+		if v.Cut.Database || v.Cut.Shown { // the status shows the reason until its next attempt ends
 			settle.LastError = t.lastError(v.Err)
 		}
 		next = now.Add(v.Delay)

@@ -88,7 +88,7 @@ func writeMessage(w io.Writer, m ops.Message, payload *payloads, now time.Time) 
 		fmt.Fprintf(w, "attribute      %s = %s\n", oneLine(name), oneLine(m.Properties.Attributes[name]))
 	}
 	fmt.Fprintln(w)
-	payload.write(w, m.Content)
+	payload.writeSealed(w, m.Content, m.Sealed)
 	if len(m.Statuses) == 0 {
 		fmt.Fprintln(w, "\nNo handler subscribes to it.")
 	}
@@ -201,6 +201,15 @@ func (p *payloads) value(shown []byte) any {
 		return shown
 	}
 	return hidden{Hidden: true, Size: p.size}
+}
+
+// writeSealed is write for a payload that may be left out because it is sealed.
+func (p *payloads) writeSealed(w io.Writer, shown []byte, sealed string) {
+	if sealed != "" {
+		fmt.Fprintf(w, "The payload is %s.\n", oneLine(sealed))
+		return
+	}
+	p.write(w, shown)
 }
 
 // write shows a payload to people: text line by line, anything else as a hex dump.

@@ -134,7 +134,7 @@ func writeRejected(w io.Writer, r ops.RejectedRecord, payload *payloads, now tim
 	fact(w, "unreadable", r.HeadersProblem)
 	writeHeaders(w, r.Headers)
 	fmt.Fprintln(w)
-	payload.write(w, r.Value)
+	payload.writeSealed(w, r.Value, r.Sealed)
 }
 
 func newRejectedAccept(a *app) *cobra.Command {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -168,6 +169,51 @@ func TestCopyOfAnEventHasItsAttributesAsHeadersOnce(t *testing.T) {
 			"ce_source": "/shop", "ce_subject": "s", "content-type": "text/plain"} {
 			require.Equal(t, value, got[name], name)
 		}
+	}, kafkatest.Topic(letters, 1))
+}
+
+// Contract 7.9 and 15.
+func TestCopiesLeaveOpenedOrNameTheirKey(t *testing.T) {
+	onGated(t, shut, func(t *testing.T, c *copying) {
+		require.NoError(t, c.ib.Stop(t.Context()))
+		box := inboxtest.NewBox("k1")
+		c.begin(c.db, box.Option())
+		named := func(name string) []kafkatest.Header {
+			return []kafkatest.Header{{Key: "MessageId", Value: []byte(name)}, {Key: "own", Value: []byte("h")}}
+		}
+		require.NoError(t, c.kafka.Produce(topic, kafkatest.Record{Value: []byte("plain"), Headers: named("opens")},
+			kafkatest.Record{Value: []byte("plain"), Headers: named("never")},
+			kafkatest.Record{Value: []byte("unrouted"), Headers: append(named("unrouted"),
+				kafkatest.Header{Key: "MessageType", Value: []byte("x")})}))
+		var down atomic.Bool
+		down.Store(true)
+		box.Fail(nil, func(of handler.Identity, keyID string) error {
+			switch {
+			case strings.HasPrefix(of.ID, topic+"/0/1@"):
+				return handler.Poison(fmt.Errorf("no key %q", keyID))
+			case of.Type == "" && down.Load(): // the rejected record
+				return errors.New("key server is down")
+			}
+			return nil
+		})
+		close(c.gate)
+		eventually(t, "the poisoned ones are published", func() bool {
+			var published int64
+			require.NoError(t, c.db.Model(&models.HandlerStatus{}).Where("published_at IS NOT NULL").Count(&published).Error)
+			return published == 2
+		})
+		down.Store(false)
+		values := map[string]string{}
+		for _, copied := range c.await(3) {
+			headers := headersOf(copied)
+			require.Equal(t, "h", headers["own"])
+			name := headers["MessageId"]
+			values[name] = headers["inbox-sealed"] + ":" + string(copied.Value)
+		}
+		require.Equal(t, ":plain", values["opens"])
+		require.Equal(t, ":unrouted", values["unrouted"])
+		require.Contains(t, values["never"], "k1:")
+		require.NotContains(t, values["never"], "plain")
 	}, kafkatest.Topic(letters, 1))
 }
 

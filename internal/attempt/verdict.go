@@ -103,6 +103,8 @@ type Cut struct {
 	Delay time.Duration
 	// Database says that the database failed.
 	Database bool
+	// Shown says that the status shows the reason until its next attempt ends, as it does where the database failed.
+	Shown bool
 	// Unknown says that the attempt's transaction may still be committed.
 	Unknown bool
 	// Charged says that the attempt counts as a failure all the same, see Runner.isAtFault.

@@ -37,7 +37,7 @@ func (e *Engine) newConsumers() ([]*kafkaconsumer.Consumer, error) {
 			problems = append(problems, err)
 			continue
 		}
-		consumer.PublishCopies(kafkaconsumer.Copies{Store: e.store, HandlerKeys: e.allKeys(c),
+		consumer.PublishCopies(kafkaconsumer.Copies{Store: e.store, Sealer: e.sealer, HandlerKeys: e.allKeys(c),
 			StatementTimeout: e.cfg.Processor.StatementTimeout, Lease: e.cfg.Processor.WorkerTimeout})
 		consumers = append(consumers, consumer)
 	}

@@ -31,6 +31,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/redaction"
 	"github.com/gorm-inbox/inbox/internal/registry"
 	"github.com/gorm-inbox/inbox/internal/routine"
+	"github.com/gorm-inbox/inbox/internal/sealing"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/stores"
 	"github.com/gorm-inbox/inbox/internal/synchronous"
@@ -68,6 +69,7 @@ type Config struct {
 	Archive        cleanup.Archive
 	Ops            func(o *ops.Options)
 	Redactor       redaction.Redactor
+	Sealer         handler.Sealer
 	Logger         *zap.Logger
 	Clock          clock.Clock
 	MeterProvider  metric.MeterProvider
@@ -79,6 +81,7 @@ type Config struct {
 type Engine struct {
 	cfg          Config
 	store        store.Store
+	sealer       sealing.Sealer
 	counters     *telemetry.Counters
 	instruments  *telemetry.Instruments
 	sampler      *sampler
@@ -113,7 +116,8 @@ type Engine struct {
 // New builds an engine. Nothing runs and nothing is read before Start. Check must have found nothing.
 func New(cfg Config) (*Engine, error) {
 	cfg.Limits.PoisonWindow = max(5*time.Minute, cfg.SampleInterval)
-	e := &Engine{cfg: cfg, counters: cfg.counters(), lifecycle: routine.NewLock()}
+	e := &Engine{cfg: cfg, counters: cfg.counters(), lifecycle: routine.NewLock(),
+		sealer: sealing.New(cfg.Sealer, cfg.Processor.StatementTimeout)}
 	e.log, e.logLimit = logging.Limit(cfg.Logger, cfg.Redactor)
 	e.log = e.log.With(zap.String(telemetry.FieldInbox, cfg.Name))
 	e.tables, e.sampler = &tables{e: e, lock: routine.NewLock()}, &sampler{e: e}
@@ -132,7 +136,7 @@ func New(cfg Config) (*Engine, error) {
 		Registry: cfg.Registry, Options: cfg.Processor, MaxRetries: cfg.maxRetries(), Namespaces: cfg.sharedNamespaces(),
 		Clock: cfg.Clock, Logger: e.log, Counters: e.counters, Instruments: e.instruments, Hooks: cfg.Hooks,
 		Middleware: cfg.Middleware, Backoff: cfg.Backoff, Report: e.report, Settings: e.settings(),
-		Redactor: cfg.Redactor})
+		Redactor: cfg.Redactor, Sealer: e.sealer})
 	if err != nil {
 		return nil, err
 	}
@@ -170,7 +174,8 @@ func (e *Engine) newAcceptor() (*acceptor.Acceptor, error) {
 		Namespaces: cfg.sharedNamespaces(), NotStored: cfg.synchronousChannels(), RunAgain: e.runAgain,
 		Decoders: e.decoders(), Options: cfg.Acceptor, Own: cfg.ownPolicies(),
 		StatementTimeout: cfg.Processor.StatementTimeout, Retention: cfg.Cleanup.Retention, Redactor: cfg.Redactor,
-		Clock: cfg.Clock, Logger: e.log, Counters: e.counters, Instruments: e.instruments, Hooks: cfg.Hooks,
+		Sealer: e.sealer,
+		Clock:  cfg.Clock, Logger: e.log, Counters: e.counters, Instruments: e.instruments, Hooks: cfg.Hooks,
 		Wake: func(keys []string) { e.processor.Wake(keys...) }, WakeAt: e.processor.WakeAt, NotifyTx: notifyTx,
 		Reserve: func(wanted map[string]int, bytes int) acceptor.Reservation {
 			if r := e.processor.Reserve(wanted, bytes); r != nil {

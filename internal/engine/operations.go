@@ -19,6 +19,7 @@ import (
 	"github.com/gorm-inbox/inbox/idempotent"
 	"github.com/gorm-inbox/inbox/internal/condition"
 	"github.com/gorm-inbox/inbox/internal/routine"
+	"github.com/gorm-inbox/inbox/internal/sealing"
 	"github.com/gorm-inbox/inbox/internal/synchronous"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 	"github.com/gorm-inbox/inbox/models"
@@ -30,7 +31,7 @@ import (
 // options.
 func (e *Engine) NewOps(configure ...func(o *ops.Options)) (*ops.Ops, error) {
 	first := func(o *ops.Options) {
-		o.Naming, o.Clock, o.Live = e.cfg.Naming, e.cfg.Clock, live{e}
+		o.Naming, o.Clock, o.Live, o.Sealer = e.cfg.Naming, e.cfg.Clock, live{e}, e.cfg.Sealer
 		o.StatementTimeout = e.cfg.Processor.StatementTimeout
 	}
 	// The inbox's hook is last set but first to run, so that no option removes it.
@@ -74,9 +75,10 @@ func (l live) AcceptRejected(
 	return acceptedOf(results), err
 }
 
-// badInput marks an error in the message as the operator's, to distinguish it from the database's errors.
+// badInput marks an error in the message as the operator's, to distinguish it from the database's errors. So is one
+// that says that this process cannot open the message.
 func badInput(err error) error {
-	if errors.As(err, new(*acceptor.InvalidError)) {
+	if errors.As(err, new(*acceptor.InvalidError)) || errors.As(err, new(*sealing.MissingError)) {
 		return fmt.Errorf("%w: %w", ops.ErrBadInput, err)
 	}
 	return err

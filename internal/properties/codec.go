@@ -1,6 +1,7 @@
 package properties
 
 import (
+	"encoding/base64"
 	"maps"
 	"slices"
 	"strconv"
@@ -14,9 +15,9 @@ import (
 // scanProperties parses what Serialize writes if no text needs escaping, which holds for nearly all properties. It is
 // several times as fast as encoding/json. ok is false for everything else, which is left to encoding/json. A fuzz test
 // checks that the two agree on what scanProperties accepts.
-func scanProperties(serialized string) (p handler.Properties, ok bool) {
+func scanProperties(serialized string) (p handler.Properties, seal Seal, ok bool) {
 	if !utf8.ValidString(serialized) {
-		return handler.Properties{}, false
+		return handler.Properties{}, Seal{}, false
 	}
 	s := scanner{rest: serialized}
 	s.object(func(key string) {
@@ -32,11 +33,13 @@ func scanProperties(serialized string) (p handler.Properties, ok bool) {
 			p.Kafka = s.coordinates()
 		case "accept_traceparent":
 			p.Traceparent = s.text()
+		case "sealed":
+			seal = s.seal()
 		default:
 			s.failed = true
 		}
 	})
-	return p, !s.failed && s.rest == ""
+	return p, seal, !s.failed && s.rest == ""
 }
 
 // scanner parses JSON without white space and escapes. Once failed it stays failed, and its results mean nothing.
@@ -139,6 +142,22 @@ func (s *scanner) header() (h handler.Header) {
 	})
 	s.failed = s.failed || !named
 	return h
+}
+
+func (s *scanner) seal() (seal Seal) {
+	s.object(func(key string) {
+		switch key {
+		case "key":
+			seal.Key = s.text()
+		case "sha256":
+			var err error
+			seal.SHA256, err = base64.StdEncoding.DecodeString(s.text())
+			s.failed = s.failed || err != nil
+		default:
+			s.failed = true
+		}
+	})
+	return seal
 }
 
 func (s *scanner) coordinates() *handler.KafkaCoordinates {

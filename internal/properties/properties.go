@@ -23,6 +23,7 @@ type storedProperties struct {
 	Attributes map[string]string `json:"attributes,omitempty"`
 	Kafka      *storedKafka      `json:"kafka,omitempty"`
 	Accept     string            `json:"accept_traceparent,omitempty"`
+	Sealed     *Seal             `json:"sealed,omitempty"`
 }
 
 type storedHeader struct {
@@ -109,8 +110,14 @@ func marshal(p handler.Properties) (string, error) {
 
 // Parse is the inverse of Serialize.
 func Parse(serialized string) (handler.Properties, error) {
-	if p, ok := scanProperties(serialized); ok {
-		return p, nil
+	p, _, err := ParseSealed(serialized)
+	return p, err
+}
+
+// ParseSealed is Parse, and returns how the message's content is sealed.
+func ParseSealed(serialized string) (handler.Properties, Seal, error) {
+	if p, seal, ok := scanProperties(serialized); ok {
+		return p, seal, nil
 	}
 	return decodeProperties(serialized)
 }
@@ -135,14 +142,14 @@ func Channel(beginning string) string {
 	return channel
 }
 
-func decodeProperties(serialized string) (handler.Properties, error) {
+func decodeProperties(serialized string) (handler.Properties, Seal, error) {
 	var stored storedProperties
 	if err := json.Unmarshal([]byte(serialized), &stored); err != nil {
-		return handler.Properties{}, fmt.Errorf("stored properties are unreadable: %w", err)
+		return handler.Properties{}, Seal{}, fmt.Errorf("stored properties are unreadable: %w", err)
 	}
 	headers, err := loadHeaders(stored.Headers)
 	if err != nil {
-		return handler.Properties{}, err
+		return handler.Properties{}, Seal{}, err
 	}
 	p := handler.Properties{Channel: stored.Channel, Headers: headers, Attributes: stored.Attributes,
 		Traceparent: stored.Accept}
@@ -153,7 +160,11 @@ func decodeProperties(serialized string) (handler.Properties, error) {
 			p.Kafka.Key = k.Key.bytes()
 		}
 	}
-	return p, nil
+	var seal Seal
+	if stored.Sealed != nil {
+		seal = *stored.Sealed
+	}
+	return p, seal, nil
 }
 
 // SerializeHeaders returns headers as the JSON stored with a rejected record.
@@ -210,6 +221,7 @@ type cutRecord struct {
 
 // Cut returns the *CutError that SerializeCut wrote, nil if another function wrote the text.
 func Cut(serialized string) error {
+	serialized, _ = SealOfRejected(serialized)
 	var stored cutRecord
 	if !strings.HasPrefix(serialized, `{"cut":`) || json.Unmarshal([]byte(serialized), &stored) != nil || stored.Cut == nil {
 		return nil
@@ -220,6 +232,7 @@ func Cut(serialized string) error {
 // RawHeaders is the inverse of SerializeRawHeaders; ok is false if SerializeHeaders wrote the text. It returns a
 // *CutError if SerializeCut wrote it.
 func RawHeaders(serialized string) (raw []byte, ok bool, err error) {
+	serialized, _ = SealOfRejected(serialized)
 	if !strings.HasPrefix(serialized, "{") {
 		return nil, false, nil
 	}
@@ -236,6 +249,7 @@ func RawHeaders(serialized string) (raw []byte, ok bool, err error) {
 // ParseHeaders is the inverse of SerializeHeaders. It returns ErrRawHeaders if SerializeRawHeaders wrote the text, and
 // a *CutError if SerializeCut did.
 func ParseHeaders(serialized string) ([]handler.Header, error) {
+	serialized, _ = SealOfRejected(serialized)
 	if err := Cut(serialized); err != nil {
 		return nil, err
 	}

@@ -23,17 +23,20 @@ func FuzzScannedPropertiesAreTheDecodedOnes(f *testing.F) {
 		`{"kafka":{"key":{}}}`, `{"kafka":{"tombstone":false}}`, `{"kafka":{"offset":9223372036854775808}}`,
 		`{"kafka":{}}`, `{"attributes":{}}`, `{"channel":"c"}}`, `{"channel":"c",}`, ` {"channel":"c"}`, `{"channel" :"c"}`,
 		`{"kafka":{"offset":1_0}}`, `{"kafka":{"offset":+1}}`,
+		`{"sealed":{"key":"k","sha256":"AAEC"}}`, `{"sealed":{"key":"","sha256":""}}`, `{"sealed":{}}`, `{"sealed":null}`,
+		`{"sealed":{"sha256":"AAE"}}`, `{"sealed":{"sha256":"AAF="}}`,
 	} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, serialized string) {
-		scanned, ok := scanProperties(serialized)
+		scanned, scannedSeal, ok := scanProperties(serialized)
 		if !ok {
 			return
 		}
-		decoded, err := decodeProperties(serialized)
+		decoded, decodedSeal, err := decodeProperties(serialized)
 		require.NoError(t, err, serialized)
 		require.Equal(t, decoded, scanned, serialized)
+		require.Equal(t, decodedSeal, scannedSeal, serialized)
 	})
 }
 
@@ -45,9 +48,11 @@ func TestPlainTextPropertiesAreScannedWithoutDecoding(t *testing.T) {
 			Key: []byte("k"), Tombstone: true, Index: 7}}
 	serialized, err := Serialize(p)
 	require.NoError(t, err)
-	scanned, ok := scanProperties(serialized)
+	seal := Seal{Key: "k1", SHA256: []byte{1, 2, 0xff}}
+	scanned, scannedSeal, ok := scanProperties(seal.AddTo(serialized))
 	require.True(t, ok, serialized)
 	require.Equal(t, p, scanned)
+	require.Equal(t, seal, scannedSeal)
 }
 
 // FuzzWrittenPropertiesAreTheMarshalledOnes checks that encoding/json writes the same as
@@ -85,12 +90,12 @@ func FuzzWrittenPropertiesAreTheMarshalledOnes(f *testing.F) {
 
 func BenchmarkParse(b *testing.B) {
 	const serialized = `{"channel":"orders","headers":[{"k":"ce_id","v":"d0d0c5a8"},{"k":"ce_type","v":"order.placed"}],"kafka":{"topic":"t","partition":3,"offset":12,"timestamp_ms":1767355200123,"key":{"v":"k"}}}`
-	for name, parse := range map[string]func(string) (handler.Properties, error){"scanned": Parse,
+	for name, parse := range map[string]func(string) (handler.Properties, Seal, error){"scanned": ParseSealed,
 		"decoded": decodeProperties} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := parse(serialized); err != nil {
+				if _, _, err := parse(serialized); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -1,6 +1,8 @@
 package store
 
 import (
+	"bytes"
+	"crypto/sha256"
 	"time"
 
 	"github.com/gorm-inbox/inbox/models"
@@ -26,6 +28,9 @@ type AcceptBatch struct {
 type NewMessage struct {
 	models.Message // Number and ReceivedAt are ignored
 	Handlers       []NewStatus
+	// PlainSHA256 is the hash of the plain content if Content is sealed, and its properties have it then. It is nil for
+	// a content that is not.
+	PlainSHA256 []byte
 	// RejectDiffering makes a known ID with other content a conflict too (contract 4.3).
 	RejectDiffering bool
 	// Rejection returns the row to store, its Reason still to be completed, if the ID turns out to be known with
@@ -36,6 +41,24 @@ type NewMessage struct {
 
 // Size returns the bytes of the message's content and properties.
 func (m *NewMessage) Size() int { return size(&m.Message) }
+
+// ContentSHA256 returns the hash of the message's plain content.
+func (m *NewMessage) ContentSHA256() []byte {
+	if m.PlainSHA256 != nil {
+		return m.PlainSHA256
+	}
+	hash := sha256.Sum256(m.Content)
+	return hash[:]
+}
+
+// Differs reports whether the message's plain content is another one than a stored content that is not sealed.
+func (m *NewMessage) Differs(stored []byte) bool {
+	if m.PlainSHA256 == nil {
+		return !bytes.Equal(stored, m.Content)
+	}
+	hash := sha256.Sum256(stored)
+	return !bytes.Equal(hash[:], m.PlainSHA256)
+}
 
 // NewStatus asks for one handler's status row.
 type NewStatus struct {

@@ -1,12 +1,14 @@
 package base
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"slices"
 
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -113,4 +115,20 @@ func hasRow(n store.NewStatus, has map[HandledBy]bool, number int64) bool {
 // cleaned up.
 func cleaned(n store.NewStatus, stored Known) bool {
 	return n.Retention > 0 && stored.ReceivedAt.Before(stored.Now.Add(-n.Retention))
+}
+
+// SealedTerm is what ContentDiffers needs beside the content of messages m: the properties if the content may be
+// sealed. Few others have this text, and then the parsed properties decide.
+const SealedTerm = `CASE WHEN m.serialized_properties LIKE '%sealed_:%' THEN m.serialized_properties END`
+
+// ContentDiffers reports whether a message's plain content is another one than that of the stored message (contract
+// 4.3). sealed has what SealedTerm returned. The result is differs, the comparison with what is stored, unless that is
+// sealed.
+func ContentDiffers(m *store.NewMessage, differs bool, sealed string) bool {
+	if sealed != "" {
+		if _, seal, err := properties.ParseSealed(sealed); err == nil && seal.Key != "" {
+			return !bytes.Equal(seal.SHA256, m.ContentSHA256())
+		}
+	}
+	return differs
 }

@@ -1,7 +1,6 @@
 package mysql
 
 import (
-	"bytes"
 	"context"
 	"database/sql"
 	"errors"
@@ -43,7 +42,8 @@ const (
 	lockMessagesSQL = numbersSQL + ` FOR UPDATE`
 
 	knownSQL = `
-SELECT m.id, m.namespace, m.number, m.type, m.source, m.received_at, m.content, LENGTH(m.content) + LENGTH(m.serialized_properties)
+SELECT m.id, m.namespace, m.number, m.type, m.source, m.received_at, m.content, LENGTH(m.content) + LENGTH(m.serialized_properties),
+	` + base.SealedTerm + `
 FROM ` + theseMessages + ` FOR UPDATE`
 
 	numbersSQL = `SELECT m.id, m.namespace, m.number FROM ` + theseMessages
@@ -248,16 +248,22 @@ func (s *Store) LockKnown(ctx context.Context, pool gorm.ConnPool, messages []*s
 	if err != nil {
 		return nil, err
 	}
-	contents := make(map[base.Identity][]byte, len(messages))
+	of := make(map[base.Identity]*store.NewMessage, len(messages))
 	for _, m := range messages {
-		contents[base.IdentityOf(m)] = m.Content
+		of[base.IdentityOf(m)] = m
 	}
 	return queryAll(ctx, s, pool, knownSQL, func(rows *sql.Rows, k *base.Known) error {
 		var received store.Stamp
 		var content sql.RawBytes // compared here and not kept
-		err := rows.Scan(&k.ID, &k.Namespace, &k.Number, &k.MessageType, &k.Source, &received, &content, &k.MessageBytes)
-		k.ReceivedAt, k.Now, k.ContentDiffers = received.Time, at, !bytes.Equal(content, contents[k.Identity])
-		return err
+		var sealed sql.NullString
+		if err := rows.Scan(&k.ID, &k.Namespace, &k.Number, &k.MessageType, &k.Source, &received, &content,
+			&k.MessageBytes, &sealed); err != nil {
+			return err
+		}
+		k.ReceivedAt, k.Now = received.Time, at
+		m := of[k.Identity]
+		k.ContentDiffers = base.ContentDiffers(m, m.Differs(content), sealed.String)
+		return nil
 	}, identities(messages))
 }
 

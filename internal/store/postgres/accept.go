@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"crypto/sha256"
 	"database/sql"
 	"fmt"
 	"slices"
@@ -90,7 +89,7 @@ SELECT id, namespace, number, NULL, NULL FROM fresh WHERE (SELECT count(*) FROM 
 // database's clock, read beside each message, says how old it is.
 const acceptLockSQL = `
 SELECT m.id, m.namespace, m.number, m.type, m.source, m.received_at, COALESCE({latest}, $4::timestamptz), sha256(m.content) <> k.hash,
-	octet_length(m.content) + octet_length(m.serialized_properties)
+	octet_length(m.content) + octet_length(m.serialized_properties), ` + base.SealedTerm + `
 FROM unnest((SELECT $1::text[]), (SELECT $2::bytea[]), (SELECT $3::text[])) WITH ORDINALITY AS k(id, hash, namespace, position)
 JOIN {messages} m ON m.id = k.id AND m.namespace = k.namespace
 ORDER BY k.position
@@ -208,13 +207,17 @@ func (p *Store) LockKnown(
 	ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage, now time.Time,
 ) ([]base.Known, error) {
 	ids, namespaces, hashes := make([]string, len(messages)), make([]string, len(messages)), make([][]byte, len(messages))
+	of := make(map[base.Identity]*store.NewMessage, len(messages))
 	for i, message := range messages {
-		hash := sha256.Sum256(message.Content)
-		ids[i], namespaces[i], hashes[i] = message.ID, message.Namespace, hash[:]
+		ids[i], namespaces[i], hashes[i] = message.ID, message.Namespace, message.ContentSHA256()
+		of[base.IdentityOf(message)] = message
 	}
 	return store.Query(ctx, pool, p.Text(acceptLockSQL), func(rows *sql.Rows, k *base.Known) error {
-		return rows.Scan(&k.ID, &k.Namespace, &k.Number, &k.MessageType, &k.Source, &k.ReceivedAt, &k.Now,
-			&k.ContentDiffers, &k.MessageBytes)
+		var sealed sql.NullString
+		err := rows.Scan(&k.ID, &k.Namespace, &k.Number, &k.MessageType, &k.Source, &k.ReceivedAt, &k.Now,
+			&k.ContentDiffers, &k.MessageBytes, &sealed)
+		k.ContentDiffers = base.ContentDiffers(of[k.Identity], k.ContentDiffers, sealed.String)
+		return err
 	}, ids, hashes, namespaces, now.UTC())
 }
 

@@ -1,7 +1,6 @@
 package sqlite
 
 import (
-	"bytes"
 	"context"
 	"database/sql"
 	"errors"
@@ -36,7 +35,7 @@ VALUES ` + rows + ` ON CONFLICT (id, namespace) DO NOTHING RETURNING number`
 // acceptKnownSQL uses the messages' primary key. It needs no lock, because this transaction is the only writer.
 const acceptKnownSQL = `
 SELECT m.id, m.namespace, m.number, m.type, m.source, m.received_at, m.content,
-	length(CAST(m.serialized_properties AS blob)) FROM json_each(?1) k
+	length(CAST(m.serialized_properties AS blob)), ` + base.SealedTerm + ` FROM json_each(?1) k
 JOIN {messages} m ON m.id = json_extract(k.value, '$[0]') AND m.namespace = json_extract(k.value, '$[1]')`
 
 // acceptKeysSQL uses the statuses' primary key.
@@ -144,19 +143,22 @@ func (s *Store) InsertsStatuses() bool { return false }
 func (s *Store) LockKnown(
 	ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage, now time.Time,
 ) ([]base.Known, error) {
-	keys, contents := make([][2]string, len(messages)), make(map[base.Identity][]byte, len(messages))
+	keys, of := make([][2]string, len(messages)), make(map[base.Identity]*store.NewMessage, len(messages))
 	for i, message := range messages {
-		keys[i], contents[base.IdentityOf(message)] = [2]string{message.ID, message.Namespace}, message.Content
+		keys[i], of[base.IdentityOf(message)] = [2]string{message.ID, message.Namespace}, message
 	}
 	return store.Query(ctx, pool, s.Text(acceptKnownSQL), func(rows *sql.Rows, k *base.Known) error {
 		var received store.Stamp
 		var content sql.RawBytes // compared here and not kept
+		var sealed sql.NullString
 		if err := rows.Scan(&k.ID, &k.Namespace, &k.Number, &k.MessageType, &k.Source, &received, &content,
-			&k.MessageBytes); err != nil {
+			&k.MessageBytes, &sealed); err != nil {
 			return err
 		}
 		k.MessageBytes += len(content)
-		k.ReceivedAt, k.Now, k.ContentDiffers = received.Time, now, !bytes.Equal(content, contents[k.Identity])
+		k.ReceivedAt, k.Now = received.Time, now
+		m := of[k.Identity]
+		k.ContentDiffers = base.ContentDiffers(m, m.Differs(content), sealed.String)
 		return nil
 	}, base.JSONList(keys))
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox/internal/columns"
+	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -152,6 +153,31 @@ var acceptTests = []test{
 		var stored models.Message
 		require.NoError(s, s.db.Take(&stored).Error)
 		require.Equal(s, message("m1").Content, stored.Content)
+	}},
+	{"sealed contents are compared by the hash of what was sealed", func(s *suite) {
+		// Each ID is stored plain or sealed, and comes again with each content in each form.
+		for _, stored := range []bool{false, true} {
+			id := map[bool]string{false: "plain", true: "sealed"}[stored]
+			s.accept(sealedIf(stored, message(id, "mail"), "1"))
+			for _, again := range []bool{false, true} {
+				other := message(id, "mail")
+				other.Content = []byte("other")
+				same := s.accept(sealedIf(again, message(id, "mail"), "2"))
+				require.Equal(s, []store.Accepted{{}}, same, "%t, %t", stored, again)
+				differing := s.accept(sealedIf(again, other, "3"))
+				require.Equal(s, []store.Accepted{{ContentDiffers: true}}, differing, "%t, %t", stored, again)
+			}
+		}
+		// What is stored sealed may look like another plain content, or the same one.
+		lookalike := message("sealed", "mail")
+		lookalike.Content = []byte("sealed 1")
+		require.Equal(s, []store.Accepted{{ContentDiffers: true}}, s.accept(lookalike))
+	}},
+	{"what looks like a seal among a message's attributes is none", func(s *suite) {
+		forged := message("m1", "mail")
+		forged.SerializedProperties = `{"attributes":{"sealed":"k1","sha256":"47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU="}}`
+		s.accept(forged)
+		require.Equal(s, []store.Accepted{{}}, s.accept(message("m1", "mail")))
 	}},
 	{"a known ID with another type or source is a conflict, and rejected if asked", func(s *suite) {
 		s.accept(message("m1", "mail"))
@@ -514,4 +540,15 @@ var acceptTxTests = []test{
 		require.NoError(s, tx.Commit().Error)
 		require.Equal(s, []string{"m1/a", "m1/b"}, pairs(s.statuses()))
 	}},
+}
+
+// sealedIf returns a message whose content is sealed: as another text, which a suffix distinguishes from others.
+func sealedIf(sealed bool, m store.NewMessage, suffix string) store.NewMessage {
+	if !sealed {
+		return m
+	}
+	m.PlainSHA256 = m.ContentSHA256()
+	m.SerializedProperties = properties.Seal{Key: "k1", SHA256: m.PlainSHA256}.AddTo(m.SerializedProperties)
+	m.Content = []byte("sealed " + suffix)
+	return m
 }
