@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 )
 
@@ -18,6 +19,8 @@ type settings struct {
 	codec          any
 	txGroup        int
 	concurrency    int
+	fleet          int
+	rate           rate
 	maxRetries     *int
 	backoff        func(errorCount int) time.Duration
 	retention      time.Duration
@@ -40,6 +43,13 @@ func (s *settings) problems(kind Kind) []error {
 	if s.concurrency < 0 {
 		problems = append(problems, fmt.Errorf("option Concurrency = %d: must be 0 (no limit of its own) or more",
 			s.concurrency))
+	}
+	if s.fleet < 0 {
+		problems = append(problems, fmt.Errorf("option FleetConcurrency = %d: must be 0 (no such limit) or more", s.fleet))
+	}
+	problems = append(problems, s.rate.problems()...)
+	if s.rate.set && s.txGroup > 1 {
+		problems = append(problems, errors.New("Rate spaces calls: TxGroup makes several at once"))
 	}
 	if s.maxRetries != nil && *s.maxRetries < 0 {
 		problems = append(problems, fmt.Errorf("option MaxRetries = %d: must be 0 or more", *s.maxRetries))
@@ -102,6 +112,61 @@ func Concurrency(n int) Option { return func(s *settings) { s.concurrency = n } 
 
 // Concurrency is the handler's own limit of calls at once; 0 is none.
 func (h *Handler) Concurrency() int { return h.concurrency }
+
+// FleetConcurrency limits how many calls of this handler run at once in all workers of the inbox together, and in its
+// ProcessPending calls; 0, the default, is no such limit. One call of a batch handler, and a group that shares a
+// transaction (TxGroup), counts as one. The limit is divided among the workers that live: with fewer than one call for
+// each, some of them run none. Concurrency may limit each worker further.
+//
+// While workers come and go, fewer calls may run, for WorkerTimeout and two sweeps at most. More may run only while a
+// call of a worker that counts as dead ignores its cancelled context. The limit holds once all workers have the option;
+// while their numbers differ, the largest counts.
+//
+// Do not use it for order, see Ordered, nor for a limit of one worker, see Concurrency. Do not use it on an Inline or
+// Direct channel, where it is an error at start. (Contract 5.18.)
+func FleetConcurrency(n int) Option { return func(s *settings) { s.fleet = n } }
+
+// FleetConcurrency returns the handler's limit of calls at once in all workers; 0 is none.
+func (h *Handler) FleetConcurrency() int { return h.fleet }
+
+// rate holds what Rate sets.
+type rate struct {
+	set       bool
+	perSecond float64
+	burst     int
+}
+
+func (r *rate) problems() []error {
+	if !r.set {
+		return nil
+	}
+	var problems []error
+	if !(r.perSecond > 0) || math.IsInf(r.perSecond, 0) {
+		problems = append(problems, fmt.Errorf("option Rate = %g calls a second: must be a number above 0", r.perSecond))
+	}
+	if r.burst < 1 {
+		problems = append(problems, fmt.Errorf("option Rate with a burst of %d: must be 1 or more", r.burst))
+	}
+	return problems
+}
+
+// Rate limits how many calls of this handler start in all workers of the inbox together, and in its ProcessPending
+// calls: in any period no more than perSecond for each second, and burst. One call of a batch handler counts as one.
+// Repeats count, except those that follow a deadlock at once. Messages beyond the rate stay due: they are not claimed,
+// or for about 100 ms, and neither charged nor in a slot.
+//
+// The rate is divided into as many parts as burst allows, up to 32, and each worker runs at the rate of its parts. So
+// with a burst of 1 one worker runs all calls. Each part begins empty: the first call of a worker waits. Rate is
+// measured in real time, and reaches 1,000 times burst at most.
+//
+// Do not use it to limit what runs at once, see FleetConcurrency. Do not use it with TxGroup, nor on an Inline or
+// Direct channel, where it is an error at start. (Contract 5.18.)
+func Rate(perSecond float64, burst int) Option {
+	return func(s *settings) { s.rate = rate{set: true, perSecond: perSecond, burst: burst} }
+}
+
+// Rate returns the handler's rate and burst; both are 0 without.
+func (h *Handler) Rate() (perSecond float64, burst int) { return h.rate.perSecond, h.rate.burst }
 
 // MaxRetries is the error count at which this handler's statuses are poisoned, instead of the inbox's MaxRetries; 0 and
 // 1 poison on the first failure. Do not raise it for outages of hours: use CircuitBreaker, which needs an Inbox channel

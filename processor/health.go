@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/condition"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
@@ -105,6 +106,12 @@ func (p *Processor) Health() Health {
 	return h
 }
 
+// heldBack reports whether the limits for all workers let no call of a handler start in the started processor.
+func (p *Processor) heldBack(h *handler.Handler) bool {
+	a := p.now.Load()
+	return a != nil && a.session.Load().limits.holdsBack(h)
+}
+
 // Backlog is the pending work of one handler, under all of its keys.
 type Backlog struct {
 	HandlerKey string
@@ -115,8 +122,8 @@ type Backlog struct {
 	Capped                             bool
 	// OldestDue is when the oldest of the due statuses became due; zero if none is due.
 	OldestDue time.Time
-	// Paused reports that operators have paused the handler. Broken reports that its circuit breaker lets nothing
-	// start. Neither handler is claimed for.
+	// Paused reports that operators have paused the handler. Broken reports that its circuit breaker, or a limit for all
+	// workers (contract 5.18), lets nothing start here. Neither handler is claimed for.
 	Paused, Broken bool
 }
 
@@ -159,7 +166,8 @@ func (p *Processor) Backlog(ctx context.Context) ([]Backlog, int, error) {
 	}
 	var backlogs []Backlog
 	for h := range p.registry.Handlers() {
-		its := Backlog{HandlerKey: h.Key(), Paused: p.Paused(h), Broken: p.policies[h].breaker.state().Shut()}
+		its := Backlog{HandlerKey: h.Key(), Paused: p.Paused(h), Broken: p.policies[h].breaker.state().Shut() ||
+			p.heldBack(h)}
 		for _, key := range h.Keys() {
 			its.add(byKey[key])
 		}

@@ -22,6 +22,7 @@ type pool struct {
 	owner     owner
 	completer *completer
 	executor  routine.Executor // of attempts; closed by the owner
+	limits    *allotments
 
 	// changed wakes the owner.
 	changed routine.Signal
@@ -50,12 +51,12 @@ type owner interface {
 	outlived(g *group)
 }
 
-func (p *Processor) newPool(owner owner, limits scheduler.Limits, completer *completer) pool {
+func (p *Processor) newPool(owner owner, limits scheduler.Limits, completer *completer, allotted *allotments) pool {
 	var rules []scheduler.Rules
 	for h := range p.registry.Handlers() {
-		rules = append(rules, p.policies[h].rules(h))
+		rules = append(rules, allotted.rules(p.policies[h].rules(h), h))
 	}
-	return pool{p: p, owner: owner, completer: completer, changed: routine.NewSignal(),
+	return pool{p: p, owner: owner, completer: completer, limits: allotted, changed: routine.NewSignal(),
 		sched: scheduler.New[*task](limits, rules, p.opts.PollingInterval), running: map[*group]bool{}}
 }
 
@@ -181,7 +182,11 @@ func (w *pool) enqueue(tasks []*task, front bool) {
 	for _, t := range tasks {
 		t.queued = now
 	}
-	w.giveBack(w.slotsOf(tasks[0].Handler).Enqueue(tasks, front), errUnreturned)
+	h, why := w.slotsOf(tasks[0].Handler), errUnreturned
+	if h.Stuck() == 0 {
+		why = errUnallotted
+	}
+	w.giveBack(h.Enqueue(tasks, front), why)
 }
 
 // noteOverdue replaces the slot of a handler that ignores its cancelled context. Its claims stay

@@ -384,6 +384,7 @@ var (
 	errPaused     = attempt.NewInterruption("its handler is paused")
 	errWaited     = attempt.NewInterruption("it waited too long for a slot, other workers may be free")
 	errCircuit    = attempt.NewInterruption("its handler's circuit breaker is open")
+	errUnallotted = attempt.NewInterruption("all calls that its handler may make at once are other workers'")
 	errUnreturned = attempt.NewInterruption("its handler's calls do not return")
 	errLate       = attempt.NewInterruption("its claim waited too long behind others")
 )

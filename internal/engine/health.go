@@ -150,11 +150,13 @@ func (e *Engine) settings() string {
 				maxRetries = c.MaxRetries
 			}
 			breaker, _ := h.CircuitBreaker()
+			perSecond, burst := h.Rate()
 			all.Handlers = append(all.Handlers, ops.HandlerSettings{Keys: h.Keys(), Channel: c.Name,
 				Mode: [...]string{Inbox: "Inbox", Inline: "Inline", Direct: "Direct"}[c.Mode], Type: s.Type,
 				Kind: h.Kind().String(), Timeout: e.timeoutOf(h), MaxRetries: maxRetries,
 				Concurrency: cmp.Or(h.Concurrency(), p.Concurrency), Retention: cmp.Or(h.Retention(), e.cfg.Cleanup.Retention),
 				Ordered: h.Ordered(), SkipPoisoned: h.SkipsPoisoned(), BatchSize: h.BatchSize(), TxGroup: h.TxGroup(),
+				FleetConcurrency: h.FleetConcurrency(), Rate: perSecond, Burst: burst,
 				BreakerFailures: breaker.Failures, BreakerOpenFor: breaker.OpenFor})
 		}
 	}

@@ -67,6 +67,15 @@ func forgotten(fulfilOrder fulfil) inbox.Option {
 	return inbox.Channel("orders.events", inbox.On("order.placed", inbox.Func("fulfil-order", fulfilOrder)))
 }
 
+// limited calls a partner no faster than the contract with it allows.
+func limited(callPartner fulfil) inbox.Option {
+	return inbox.Channel("orders.events", inbox.On("order.placed",
+		//page:begin limited
+		inbox.Func("call-partner", callPartner, handler.FleetConcurrency(4), handler.Rate(5, 4)),
+		//page:end
+	))
+}
+
 // renamed has given the channel another name.
 func renamed(fulfilOrder fulfil) inbox.Option {
 	//page:begin channel

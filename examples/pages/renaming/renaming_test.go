@@ -52,6 +52,14 @@ func accept(t *testing.T, ib *inbox.Inbox, orders ...string) {
 	}
 }
 
+func TestLimitedHandlerRunsAll(t *testing.T) {
+	partner := newRan()
+	ib := deployed(t, testenv.SQLite(t), limited(partner.handle))
+	accept(t, ib, "o-1", "o-2")
+	process(t, ib)
+	require.Equal(t, map[string]int{"o-1": 1, "o-2": 1}, partner.counts)
+}
+
 func process(t *testing.T, ib *inbox.Inbox) {
 	t.Helper()
 	_, err := ib.ProcessPending(t.Context())
