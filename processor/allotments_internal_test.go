@@ -233,6 +233,8 @@ func TestWorkerWithAPartOfTheRateMayCall(t *testing.T) {
 		calls, rate := w.limits[0].usable.Load(), w.limits[1].usable.Load()
 		require.Equal(t, i < 2, calls == 1)
 		require.Equal(t, i < 2, rate == 15)
+		w.limits[1].bucket.tokens = 1
+		require.Equal(t, i >= 2, w.holdsBack(m.handler), "health expects no progress of it")
 	}
 }
 

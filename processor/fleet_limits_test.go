@@ -83,18 +83,28 @@ func TestWorkersTogetherKeepTheFleetsConcurrency(t *testing.T) {
 		for _, db := range []*gorm.DB{d.DB, d.Another(t), d.Another(t)} {
 			inboxes = append(inboxes, competing(t, db, &c, handler.FleetConcurrency(limit)))
 		}
-		ids := many(600)
-		inboxtest.Accept(t, inboxes[0], ids...)
+		accepted := 0
+		accept := func() {
+			inboxtest.Accept(t, inboxes[0], many(accepted + 50)[accepted:]...)
+			accepted += 50
+		}
+		accept()
 		end := inboxtest.Start(t, inboxes[0])
 		inboxtest.Eventually(t, func() bool { _, most, _ := c.count(); return most == limit }, "one worker uses all")
 		inboxtest.Start(t, inboxes[1])
 		inboxtest.Start(t, inboxes[2])
-		inboxtest.Eventually(t, func() bool { return inboxes[1].Counters().Processed > 0 }, "the next one has its part")
+		inboxtest.Eventually(t, func() bool {
+			if inboxtest.AllCompleted(t, inboxes[0]) {
+				accept()
+			}
+			return inboxes[1].Counters().Processed > 0 && inboxes[2].Counters().Processed > 0
+		}, "the others have their part")
+		accept()
 		end()
 		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, inboxes[0]) }, "all were completed")
 		_, most, began := c.count()
 		require.Equal(t, limit, most)
-		require.Equal(t, len(ids), began)
+		require.Equal(t, accepted, began)
 	})
 }
 
