@@ -127,8 +127,9 @@ func IDNamespace(name string) ChannelOption {
 // time for consumers; then they are cancelled, and the record's handlers all run again. The next call for the partition
 // waits up to StuckHandlerGrace for a handler that ignores its cancelled context, which Health shows.
 //
-// Direct requires Kafka. Batch handlers, Ordered, TxGroup, CircuitBreaker, Concurrency, FleetConcurrency, Rate, Retention
-// and IdempotencyKey are not supported. Statuses that the inbox stored before the channel became Direct are still processed.
+// Direct requires Kafka. Batch handlers, Ordered, TxGroup, CircuitBreaker, Concurrency, FleetConcurrency, Rate,
+// Retention and IdempotencyKey are not supported. Statuses that the inbox stored before the channel became Direct are
+// still processed.
 //
 // Do not use it for messages that must not be lost or handled twice. Do not use it for handlers that fail for long: a
 // failing message holds up all that come after it in its partition (contract 1, 7.6).
