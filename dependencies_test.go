@@ -42,7 +42,8 @@ var levels = []string{
 	"internal/inboxtest dashboard/dashboardfx",
 	"fxtest",
 	".",
-	"dashboard internal/engine kafkapublisher",
+	"dashboard internal/engine",
+	"kafkapublisher",
 	"acceptor processor cleanup kafkaconsumer ops internal/synchronous " +
 		"idempotent/gormstore idempotent/memstore idempotent/idempotenttest",
 	"idempotent internal/store/storetest",

@@ -295,3 +295,19 @@ func TestOutboxNeedsNoOtherChannel(t *testing.T) {
 		require.Equal(t, []string{body("a", 1), body("a", 2)}, to.of("a"))
 	})
 }
+
+func TestOperatorsSeeWhereMessagesLeaveTo(t *testing.T) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Outgoing("orders",
+			inbox.ToKafka(kafkapublisher.Config{Brokers: []string{"127.0.0.1:1"}, Topic: "orders.confirmed"})))
+		inboxtest.Start(t, ib)
+		o, err := ib.Ops()
+		require.NoError(t, err)
+		inboxtest.Eventually(t, func() bool {
+			h, err := o.Handler(t.Context(), "publish:orders")
+			return err == nil && h.Settings != nil && strings.HasPrefix(h.Settings.String(),
+				"publishes the messages of outgoing channel orders to topic orders.confirmed") &&
+				strings.Contains(h.Settings.String(), "tried without limit")
+		}, "the handler's page says so")
+	})
+}

@@ -27,6 +27,7 @@ type dispatch struct {
 }
 
 // beginDispatch marks the statuses of the plan for which the processor has free slots, in the order of the messages.
+// It leaves those with a time to claims, because the database's clock judges whether they are due.
 func (a *Acceptor) beginDispatch(p *plan) *dispatch {
 	if a.cfg.Reserve == nil || len(p.batch.Messages) == 0 {
 		return nil

@@ -185,7 +185,7 @@ func TestRejectedRecordAcceptedAgainHasItsTime(t *testing.T) {
 		decoder, err := envelope.NewDecoder(envelope.DecoderConfig{NotBeforeHeader: "not-before", Type: "t"}, nil)
 		require.NoError(t, err)
 		r := receiveBy(t, d, func(cfg *acceptor.Config) {
-			cfg.Decoders, cfg.WakeAt = map[string]*envelope.Decoder{"c": decoder}, func(time.Time) {}
+			cfg.Decoders = map[string]*envelope.Decoder{"c": decoder}
 		})
 		hour := time.Now().Add(time.Hour).UTC().Truncate(time.Millisecond)
 		record := bad(0, errMangled)

@@ -55,7 +55,7 @@ func receiveBy(t *testing.T, d *inboxtest.Database, change func(cfg *acceptor.Co
 		Store: inboxtest.Store(t, d.DB), Registry: registry, Channels: []string{"c"}, Options: acceptor.DefaultOptions(),
 		StatementTimeout: inboxtest.Patience, // for many rows in one transaction, on a loaded machine
 		Clock:            clock.System{},
-		Logger:           zap.NewNop(), Counters: r.counters, Wake: func([]string) { r.woken++ },
+		Logger:           zap.NewNop(), Counters: r.counters, Wake: func([]string) { r.woken++ }, WakeAt: func(time.Time) {},
 	}
 	change(&cfg)
 	r.Acceptor, err = acceptor.New(cfg)

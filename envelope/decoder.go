@@ -404,7 +404,8 @@ func (d *Decoder) notBefore(in IDInput) (time.Time, error) {
 	}
 	at, err := time.Parse(time.RFC3339, text)
 	if err != nil {
-		return at, fmt.Errorf("header %q is %q: must be an RFC 3339 timestamp or Unix milliseconds", name, brief.Name(text))
+		return at, fmt.Errorf("header or attribute %q (option Decoder.NotBeforeHeader) is %q: must be an RFC 3339 timestamp or Unix milliseconds",
+			name, brief.Name(text))
 	}
 	return at, nil
 }

@@ -47,7 +47,7 @@ func TestUnusableTimeMakesABadRecord(t *testing.T) {
 	for _, text := range []string{"tomorrow", "2026-05-06", "2026-05-06 07:08:09Z", "1778051289.5", " 1778051289123", "-", "99999999999999999999"} {
 		received := decoder(t, envelope.DecoderConfig{Type: "t", NotBeforeHeader: "not-before"}).Decode(channel,
 			record("", "MessageId", "1", "not-before", text))
-		require.ErrorContains(t, received.Err, `header "not-before" is "`+text+`": must be an RFC 3339 timestamp or Unix milliseconds`)
+		require.ErrorContains(t, received.Err, `header or attribute "not-before" (option Decoder.NotBeforeHeader) is "`+text+`": must be an RFC 3339 timestamp or Unix milliseconds`)
 		require.Empty(t, received.Messages)
 	}
 	errClock := errors.New("no clock")

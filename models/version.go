@@ -272,7 +272,7 @@ func (g guardedUpsert) insertNothing(stmt *gorm.Statement, row reflect.Value) {
 		stmt.ReflectValue.Set(row)
 	}
 	lock := ""
-	if !returns(stmt) { // the update has no condition of its own there, so the row must stay as it is
+	if !returns(stmt) { // the upsert's update has no condition on MySQL: lock the row in the version that was found
 		lock = " FOR UPDATE"
 	}
 	stmt.Clauses["VALUES"] = clause.Clause{Builder: func(c clause.Clause, builder clause.Builder) {

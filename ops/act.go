@@ -111,8 +111,8 @@ func (o *access) makesDue(action Action, at time.Time) bool {
 	return action == ActionRetry || action == ActionReschedule && !at.After(o.opts.Clock.Now())
 }
 
-// change retries, discards or reschedules the given statuses that allow it and are at their version, where 0 means any version. It
-// returns the changed ones.
+// change retries, discards or reschedules the given statuses that allow it and are at their version, where 0 means any
+// version. It returns the changed ones.
 func (o statusActions) change(ctx context.Context, tx *gorm.DB, action Action, refs []store.VersionedID,
 	at time.Time,
 ) ([]store.ChangedStatus, error) {

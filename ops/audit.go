@@ -50,8 +50,8 @@ const (
 
 // Actions returns all actions.
 func Actions() []Action {
-	return []Action{ActionView, actionViewRejected, ActionRetry, ActionDiscard, ActionReschedule, actionRerun, actionReleaseClaim,
-		ActionCancel, actionDelete, ActionReplay, ActionBackfill, ActionReAccept, actionDeleteRejected,
+	return []Action{ActionView, actionViewRejected, ActionRetry, ActionDiscard, ActionReschedule, actionRerun,
+		actionReleaseClaim, ActionCancel, actionDelete, ActionReplay, ActionBackfill, ActionReAccept, actionDeleteRejected,
 		ActionPause, actionResume, actionResumePartition, actionSkipRecord, actionForgetTopic, ActionCleanup,
 		actionDenied}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"reflect"
 	"slices"
 	"strings"
@@ -128,6 +129,8 @@ type HandlerSettings struct {
 	// Ordered means that it has lanes, and SkipPoisoned that these pass poisoned statuses.
 	Ordered      bool `json:"ordered"`
 	SkipPoisoned bool `json:"skip_poisoned"`
+	// Destination is where the messages of an outgoing channel leave to, empty for other channels.
+	Destination string `json:"destination,omitempty"`
 	// BatchSize and TxGroup are 1 without.
 	BatchSize int `json:"batch_size"`
 	TxGroup   int `json:"tx_group"`
@@ -143,6 +146,9 @@ func (s HandlerSettings) String() string {
 		of = "all messages"
 	}
 	parts := []string{fmt.Sprintf("%s of %s channel %s", of, s.Mode, s.Channel), s.Kind}
+	if s.Destination != "" {
+		parts = []string{fmt.Sprintf("publishes the messages of outgoing channel %s to %s", s.Channel, s.Destination)}
+	}
 	add := func(applies bool, format string, args ...any) {
 		if applies {
 			parts = append(parts, fmt.Sprintf(format, args...))
@@ -153,7 +159,8 @@ func (s HandlerSettings) String() string {
 	add(s.TxGroup > 1, "%d share a transaction", s.TxGroup)
 	add(s.Timeout == 0, "no timeout")
 	add(s.Timeout > 0, "timeout %s", health.InWords(s.Timeout))
-	add(true, "poisoned after %d failures", max(s.MaxRetries, 1))
+	add(s.MaxRetries < math.MaxInt32, "poisoned after %d failures", max(s.MaxRetries, 1))
+	add(s.MaxRetries >= math.MaxInt32, "tried without limit")
 	stored := s.Mode == "Inbox"
 	add(stored, "%d calls at once in a worker", s.Concurrency)
 	add(s.FleetConcurrency > 0, "%d in all workers", s.FleetConcurrency)

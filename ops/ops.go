@@ -25,9 +25,9 @@ import (
 )
 
 // Ops reads one inbox's tables and acts on them. It is safe for concurrent use and starts nothing. All methods except
-// RetryMatching, DiscardMatching, RescheduleMatching, ReAcceptMatching, Backfill and Cleanup end within a few statement timeouts, and
-// ReAccept after the handlers that it runs, or with its context. All errors can be distinguished by the Err values of
-// this package.
+// RetryMatching, DiscardMatching, RescheduleMatching, ReAcceptMatching, Backfill and Cleanup end within a few statement
+// timeouts, and ReAccept after the handlers that it runs, or with its context. All errors can be distinguished by the
+// Err values of this package.
 type Ops struct {
 	*access
 	statusSearch
@@ -192,8 +192,8 @@ var (
 	ErrStillHalted = errors.New("still halted")
 	// ErrStillDeclared means that cleanup cannot forget a topic, because workers consume it.
 	ErrStillDeclared = errors.New("workers declare it")
-	// ErrProcessing means that a message cannot be deleted, a status neither retried nor discarded, and a rejected
-	// message not run again, while its handler runs.
+	// ErrProcessing means that a message cannot be deleted, a status neither retried, discarded nor rescheduled, and a
+	// rejected message not run again, while its handler runs.
 	ErrProcessing = errors.New("being processed")
 	// ErrNotYet means that a request to a worker has not ended yet, and ErrRequestFailed that it has failed.
 	ErrNotYet        = errors.New("not carried out yet")

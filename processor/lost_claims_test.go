@@ -110,7 +110,7 @@ func TestRoutineReconcileReleasesAnIdleClaim(t *testing.T) {
 func TestLostClaimIsFoundWhileAFailureIsBeingStored(t *testing.T) {
 	d, proxy, db := behindProxy(t)
 	ib := inboxtest.New(t, db, unhurried(), noRoutineReconcile, inbox.Configure(func(o *inbox.Options) {
-		o.Processor.StatementTimeout = 500 * time.Millisecond
+		o.Processor.StatementTimeout = 2 * time.Second // a start on a busy machine needs it
 		o.Processor.HeartbeatInterval = 2 * time.Second
 		o.Processor.PollingInterval = 50 * time.Millisecond
 	}),
@@ -162,7 +162,7 @@ func TestLostClaimIsFoundWhileAFailureIsBeingStored(t *testing.T) {
 func TestClaimCommittedLongAfterItsTimeoutIsFound(t *testing.T) {
 	d, proxy, db := behindProxy(t)
 	ib := inboxtest.New(t, db, unhurried(), noRoutineReconcile, inbox.Configure(func(o *inbox.Options) {
-		o.Processor.StatementTimeout = 500 * time.Millisecond
+		o.Processor.StatementTimeout = 2 * time.Second // a start on a busy machine needs it
 		o.Processor.PollingInterval = 50 * time.Millisecond
 	}),
 		inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))

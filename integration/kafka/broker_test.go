@@ -76,6 +76,8 @@ func (b *bench) newClient(opts ...kgo.Opt) *kgo.Client {
 	client, err := kgo.NewClient(append([]kgo.Opt{
 		kgo.SeedBrokers(b.brokers...), kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.MetadataMinAge(50 * time.Millisecond),
+		// A topic that was just created may not be known to its broker yet.
+		kgo.UnknownTopicRetries(-1),
 	}, opts...)...)
 	require.NoError(b.t, err)
 	b.t.Cleanup(client.Close)

@@ -36,7 +36,7 @@ func TestDiscovery(t *testing.T) {
 				b := newBench(t, brokers(t))
 				probe := b.topic + "-probe"
 				b.deleteTopics(probe)
-				client := b.newClient(kgo.AllowAutoTopicCreation(), kgo.UnknownTopicRetries(100))
+				client := b.newClient(kgo.AllowAutoTopicCreation())
 				require.NoError(t, client.ProduceSync(t.Context(), &kgo.Record{Topic: probe, Value: []byte("x")}).FirstErr())
 				require.True(t, b.exists(probe), "the broker creates topics")
 				scenario(t, b)
@@ -89,7 +89,7 @@ func (b *bench) remove(topic string) {
 // send writes a record to partition 0 of a topic, retrying until the topic accepts it.
 func (b *bench) send(topic, value string) {
 	b.t.Helper()
-	client := b.newClient(kgo.UnknownTopicRetries(100))
+	client := b.newClient()
 	defer client.Close()
 	require.NoError(b.t, client.ProduceSync(b.t.Context(), &kgo.Record{Topic: topic, Value: []byte(value)}).FirstErr())
 }

@@ -187,7 +187,8 @@ func born(t *testing.T, d *inboxtest.Database, r *rig, p policy) *life {
 	p.adjust(&options)
 	accepting, err := acceptor.New(acceptor.Config{Store: inboxtest.Store(t, d.DB), Registry: registry,
 		Channels: []string{"c"}, StatementTimeout: inboxtest.Patience, Options: options,
-		Clock: clock.System{}, Logger: zap.NewNop(), Counters: l.counters, Wake: func([]string) {}})
+		Clock: clock.System{}, Logger: zap.NewNop(), Counters: l.counters, Wake: func([]string) {},
+		WakeAt: func(time.Time) {}})
 	require.NoError(t, err)
 	l.wrapped = &wrapped{Acceptor: accepting}
 	cfg := config(r.kafka.Brokers(), topic)

@@ -29,7 +29,8 @@ func TestMissingProgramsAreNamedAndTheirTestsSkipped(t *testing.T) {
 	require.NoError(t, err, output)
 	lines := strings.Split(strings.TrimSpace(output), "\n")
 	require.Contains(t, lines[0],
-		"servers: missing, and not root with apt-get to install: redis-server pgbouncer mariadb-server-core mariadb-client-core chromium default-jdk-headless")
+		"servers: missing, and not root with apt-get to install: redis-server pgbouncer mariadb-server-core "+
+			"mariadb-client-core chromium default-jdk-headless")
 	last := lines[len(lines)-1]
 	require.Regexp(t, `^tests: [1-9]\d* passed, 0 failed, [1-9]\d* left out: `, last, output)
 	require.Contains(t, last, "Chromium (no chromium or google-chrome on the PATH)")

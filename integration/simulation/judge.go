@@ -71,7 +71,7 @@ func (w *world) begin(s *process, handler, message string) *run {
 			w.breaks("%s runs for %s in %s, which has a marker in memory", handler, message, s.name)
 		}
 	}
-	if early := l.notBefore[message].Sub(time.Now()); early > 0 && !w.plan.has(Jump) {
+	if early := time.Until(l.notBefore[message]); early > 0 && !w.plan.has(Jump) {
 		w.breaks("%s runs for %s %s before its time", handler, message, early)
 	}
 	if l.discarded[key] {

@@ -328,12 +328,13 @@ func TestAgeOfTheSampleBeginsWithTheStart(t *testing.T) {
 				o.SampleInterval = 5 * time.Millisecond
 			}), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		clock.Advance(time.Hour)
-		// No sample reads these times.
+		// A row with a time that cannot be read, so that samples fail. MySQL takes no infinity.
 		insert, started, heartbeat := "INSERT", "'infinity'", "CURRENT_TIMESTAMP"
 		if d.DB.Name() == "mysql" {
 			insert, started, heartbeat = "INSERT IGNORE", "UTC_TIMESTAMP(6)", "'0000-00-00'"
 		}
-		inboxtest.Exec(t, d.DB, fmt.Sprintf(`%s INTO inbox_workers (id, host, pid, handler_keys, started_at, heartbeat_at, health, consumers, database_role)
+		inboxtest.Exec(t, d.DB, fmt.Sprintf(`%s INTO inbox_workers
+			(id, host, pid, handler_keys, started_at, heartbeat_at, health, consumers, database_role)
 			VALUES ('00000000-0000-0000-0000-000000000001', 'h', 1, '{}', %s, %s, '[]', '[]', '')`, insert, started, heartbeat))
 		inboxtest.Start(t, ib)
 		inboxtest.Eventually(t, func() bool { return ib.Health().SampleErr != nil }, "the first sample fails")

@@ -151,7 +151,11 @@ func (e *Engine) settings() string {
 			}
 			breaker, _ := h.CircuitBreaker()
 			perSecond, burst := h.Rate()
-			all.Handlers = append(all.Handlers, ops.HandlerSettings{Keys: h.Keys(), Channel: c.Name,
+			destination := ""
+			if c.Sender != nil {
+				destination = c.Sender.destination()
+			}
+			all.Handlers = append(all.Handlers, ops.HandlerSettings{Destination: destination, Keys: h.Keys(), Channel: c.Name,
 				Mode: [...]string{Inbox: "Inbox", Inline: "Inline", Direct: "Direct"}[c.Mode], Type: s.Type,
 				Kind: h.Kind().String(), Timeout: e.timeoutOf(h), MaxRetries: maxRetries,
 				Concurrency: cmp.Or(h.Concurrency(), p.Concurrency), Retention: cmp.Or(h.Retention(), e.cfg.Cleanup.Retention),

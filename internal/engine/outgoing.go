@@ -52,6 +52,14 @@ func (s *Sender) Publish(ctx context.Context, batch []handler.Delivery) []error 
 	return results
 }
 
+// destination names where messages leave to, for operators.
+func (s *Sender) destination() string {
+	if s.Kafka == nil {
+		return "a function"
+	}
+	return "topic " + s.Kafka.Topic
+}
+
 func allFailed(err error, n int) []error {
 	results := make([]error, n)
 	for i := range results {

@@ -170,7 +170,7 @@ func (a *accept) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*
 		switch {
 		case err == nil:
 			read := numbersSQL
-			if vanished { // the snapshot shows the deleted message of this ID
+			if vanished { // a message since it was read: the caller's snapshot may still show it
 				read = lockMessagesSQL
 			}
 			inserted, err = a.numbers(ctx, pool, read, ours)

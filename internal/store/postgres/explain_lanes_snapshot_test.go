@@ -69,7 +69,7 @@ func TestPostgresOldSnapshotsCostAClaimOncePerLane(t *testing.T) {
 				explained := x.explain(t, mode, claimLanesSQL,
 					[]string{}, []int64{}, now, nil, []string{each.key}, []int64{each.limit}, []string{numbers(each.names)},
 					[]bool{each.skips}, base.LaneWindow, []*time.Time{}, []*string{}, []int64{}, []int64{},
-					[]int64{1}, []int64{32 << 20})
+					[]int64{1}, []int64{32 << 20}, []bool{false})
 				pages := explained.Hit + explained.Read
 				t.Logf("%.0f pages", pages)
 				// The window costs this much anyway (see

@@ -47,7 +47,8 @@ func TestPostgresHundredThousandRowsInOneLane(t *testing.T) {
 		names := []string{numbers([]int64{mail}), numbers([]int64{stock})}[:len(ordered)]
 		return []any{plain, quotas(plain), now, nil, ordered, quotas(ordered), names,
 			slices.Repeat([]bool{skips}, len(ordered)), base.LaneWindow, make([]*time.Time, len(plain)),
-			make([]*string, len(plain)), quotas(plain), bytes(plain), quotas(ordered), bytes(ordered)}
+			make([]*string, len(plain)), quotas(plain), bytes(plain), quotas(ordered), bytes(ordered),
+			make([]bool, len(ordered))}
 	}
 	const due = "Index Scan inbox_handler_statuses inbox_handler_statuses_due"
 	check := func(name, statement string, args []any, maxRows, maxPages float64, expected ...string) {

@@ -57,6 +57,13 @@ func plansOf(t *testing.T, x explainer, rows int) []planned {
 	lanes := store.LaneHandler("lanes")
 	names := []string{numbers([]int64{lanes})}
 	ones, bytes := []int64{1, 1}, []int64{32 << 20, 32 << 20}
+	heads, err := p.Claim(t.Context(), store.ClaimRequest{Now: now, Limits: []store.KeyLimit{
+		{HandlerKey: "lanes", Limit: 1, Lanes: &store.LaneRule{Handlers: []int64{lanes}}}}})
+	require.NoError(t, err)
+	head, headVersion := []string{uuid.Nil.String()}, []int64{0} // of no row where there is none in a lane
+	if len(heads.Claims) > 0 {
+		head[0], headVersion[0] = heads.Claims[0].StatusID, heads.Claims[0].Version
+	}
 	whole, wholeIDs := make([]*time.Time, 2), make([]*string, 2)
 	last := claims.Claims[n-1]
 	manyKeys := []string{"hot"}
@@ -74,7 +81,8 @@ func plansOf(t *testing.T, x explainer, rows int) []planned {
 	windowed, windowedArgs := within(&window, claimSQL, []string{"hot"}, []int64{100}, now, worker, whole[:1], wholeIDs[:1],
 		ones[:1], bytes[:1])
 	windowedLanes, windowedLanesArgs := within(&window, claimLanesSQL, []string{}, []int64{}, now, nil, []string{"lanes"},
-		[]int64{10}, names, []bool{false}, base.LaneWindow, whole[:0], wholeIDs[:0], ones[:0], bytes[:0], ones[:1], bytes[:1])
+		[]int64{10}, names, []bool{false}, base.LaneWindow, whole[:0], wholeIDs[:0], ones[:0], bytes[:0], ones[:1], bytes[:1],
+		[]bool{false})
 
 	const (
 		due       = "Index Scan inbox_handler_statuses inbox_handler_statuses_due"
@@ -137,8 +145,13 @@ func plansOf(t *testing.T, x explainer, rows int) []planned {
 			bytes[:1]},
 			[]string{due, place, number}, 600},
 		{"claimLanesSQL", claimLanesSQL, []any{[]string{"hot"}, []int64{10}, now, nil, []string{"lanes"}, []int64{10}, names,
-			[]bool{false}, base.LaneWindow, whole[:1], wholeIDs[:1], ones[:1], bytes[:1], ones[:1], bytes[:1]},
+			[]bool{false}, base.LaneWindow, whole[:1], wholeIDs[:1], ones[:1], bytes[:1], ones[:1], bytes[:1], []bool{false}},
 			[]string{due, place, lane, holder, number}, 5000},
+		{"claimLanesSQL", claimLanesSQL, []any{[]string{}, []int64{}, now, nil, []string{"lanes"}, []int64{10}, names,
+			[]bool{false}, base.LaneWindow, whole[:0], wholeIDs[:0], ones[:0], bytes[:0], ones[:1], bytes[:1], []bool{true}},
+			[]string{due, place, lane, holder, number}, 5000},
+		{"runsSQL", runsSQL, []any{now, worker, head, headVersion, []string{"lanes"}, names, []bool{false}, []int64{100},
+			bytes[:1]}, []string{statusID, place, lane, number}, 700},
 		{"windowRowsSQL", windowRowsSQL, []any{"hot", now, &last.Due, &last.StatusID, []string{"elsewhere"}}, []string{due, number}, 4100},
 		{"claimSQL", windowed, windowedArgs, []string{due, place, number}, 2100},
 		{"claimLanesSQL", windowedLanes, windowedLanesArgs, []string{due, place, lane, holder, number}, 7000},

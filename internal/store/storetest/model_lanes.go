@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/stretchr/testify/require"
@@ -63,6 +64,36 @@ func (m *model) head(row models.HandlerStatus, rule store.LaneRule) bool {
 		}
 	}
 	return true
+}
+
+// run returns the rows of a run as they are after being claimed (contract 14).
+func (m *model) run(workerID string, request store.RunRequest) (claims []models.HandlerStatus) {
+	head, current := m.current(request.Head.StatusID, request.Head.Version)
+	if worker, known := m.workers[workerID]; !known || worker.released || !current || !head.HoldsLane {
+		return nil
+	}
+	var lane []models.HandlerStatus
+	for _, row := range m.rows {
+		if sameLane(head, row) && row.CompletedAt == nil && !(row.IsPoisoned && request.SkipPoisoned) {
+			lane = append(lane, row)
+		}
+	}
+	slices.SortFunc(lane, func(a, b models.HandlerStatus) int { return cmp.Compare(a.Sequence, b.Sequence) })
+	if lane[0].ID != head.ID {
+		return nil
+	}
+	for _, row := range lane[1:] {
+		if len(claims) == request.Limit || row.HandlerKey != head.HandlerKey || row.IsPoisoned ||
+			row.ProcessingStartedAt != nil || row.NextAttemptAt != nil && row.NextAttemptAt.After(m.now) {
+			break
+		}
+		at, worker := m.now, workerID
+		row.ProcessingStartedAt, row.WorkerID, row.IsWaiting = &at, &worker, false
+		row.Version++
+		m.rows[row.ID] = row
+		claims = append(claims, row)
+	}
+	return claims
 }
 
 // adoptMarks copies from the store which rows are marked as waiting. The store may choose which

@@ -29,6 +29,7 @@ func (d drawn) GoString() string {
 var operations = rapid.Custom(func(t *rapid.T) drawn {
 	draw := rapid.SampledFrom([]func(*rapid.T) operation{
 		drawAdvance, drawAdvance, drawAccept, drawAccept, drawAccept, drawClaim, drawClaim, drawClaim, drawClaim, drawClaim,
+		drawRun, drawRun,
 		drawComplete, drawComplete, drawComplete, drawSettle, drawSettle, drawSettle, drawSettle,
 		drawRecover, drawOperator, drawWorker, drawPause, drawCleanup, drawRead, drawLanes,
 	}).Draw(t, "kind")
@@ -223,6 +224,41 @@ func (c claimStep) run(m *machine) {
 		require.Contains(m, answer.More, row.HandlerKey, "a claim says what it passed over")
 	}
 	m.Logf("claimed %v, marked %v", claimed(claims), pairs(marked))
+}
+
+// runStep claims what follows a claim in its lane.
+type runStep struct {
+	Worker int
+	Head   []target
+	Limit  int
+}
+
+func drawRun(t *rapid.T) operation {
+	return runStep{Worker: rapid.IntRange(0, 2).Draw(t, "worker"), Head: targets.Draw(t, "head"),
+		Limit: rapid.IntRange(0, 4).Draw(t, "limit")}
+}
+
+func (r runStep) run(m *machine) {
+	picked := m.picked(r.Head)
+	if len(picked) == 0 || picked[0].Lane == nil {
+		return
+	}
+	head := picked[0]
+	rule := *rules[head.HandlerKey]
+	request := store.RunRequest{LaneRequest: rule.Request(*head.Lane), Head: head, Limit: r.Limit}
+	request.ClaimKey = head.HandlerKey
+	claims, err := m.store.ClaimRuns(m.ctx, m.workerIDs[r.Worker], []store.RunRequest{request}, m.model.now)
+	require.NoError(m, err)
+	expected := m.model.run(m.workerIDs[r.Worker], request)
+	require.Equal(m, pairs(expected), claimed(claims), "the run")
+	for i, claim := range claims {
+		at := version{claim.StatusID, claim.Version}
+		require.False(m, m.claimed[at], "%v claimed twice", at)
+		m.claimed[at] = true
+		m.learn(claim.Ref)
+		require.Equal(m, refOf(expected[i]), claim.Ref)
+	}
+	m.Logf("run %v", claimed(claims))
 }
 
 func bare(c store.Claim) store.Claim {

@@ -1,0 +1,68 @@
+package main
+
+// outgoingMutants lose, double or reorder what leaves (contract 14).
+var outgoingMutants = []mutant{
+	{
+		Name:    "a run has messages behind a failed one that count as published",
+		Why:     "a later message of a key would leave before the failed one, and not come again",
+		Package: "processor",
+		In:      "runner.run",
+		Old:     "r.attempts.Run(ctx, attempts, c)\n\tif g.isRun() {",
+		New:     "r.attempts.Run(ctx, attempts, c)\n\tif false {",
+		Test:    test{Package: "./processor", Run: "^TestMessagesBehindAFailureAreReleasedUncharged$"},
+	},
+	{
+		Name:    "a lost claim of a run is not reconciled",
+		Why:     "its messages would wait until a routine reconciliation, and their lane with them (contract 5.9)",
+		Package: "processor",
+		In:      "loop.extend",
+		Old:     "r.Abandon(true)",
+		New:     "r.Abandon(false)",
+		Test:    test{Package: "./processor", Run: "^TestLostClaimOfARunIsFound$"},
+	},
+	{
+		Name:    "postgres: a run begins although a row before its head is open",
+		Why:     "what was stored after that row would leave before it (contract 5.12)",
+		Package: "internal/store/postgres",
+		In:      "runsSQL",
+		Old:     "(p.sequence, p.id) < (h.sequence, h.id)",
+		New:     "false",
+		Test:    test{Package: "./internal/store/postgres", Run: "^TestPostgres$/^Lanes$/^a_run_is_empty_while"},
+	},
+	{
+		Name:    "postgres: a run goes on after a row that another transaction changes",
+		Why:     "later messages would leave before that row's",
+		Package: "internal/store/postgres",
+		In:      "runsSQL",
+		Old:     "WHERE number = position",
+		New:     "WHERE true",
+		Test:    test{Package: "./internal/store/postgres", Run: "^TestPostgres$/^Lanes$/^a_run_ends_before_a_row_that_another"},
+	},
+	{
+		Name:    "postgres: a run is claimed for a head that was claimed again",
+		Why:     "two workers would publish a key's messages side by side (contract 5.10)",
+		Package: "internal/store/postgres",
+		In:      "runsSQL",
+		Old:     "version = r.head_version AND ",
+		New:     "",
+		Test:    test{Package: "./internal/store/postgres", Run: "^TestPostgres$/^Lanes$/^a_run_needs_its_head"},
+	},
+	{
+		Name:    "a publisher goes on after a failed request",
+		Why:     "later messages of a key would arrive before those of the failed request",
+		Package: "kafkapublisher",
+		In:      "Publisher.drain",
+		Old:     "case !refused(err):",
+		New:     "case ctx.Err() != nil:",
+		Test:    test{Package: "./kafka", Module: "integration", Run: "^TestFailedRequestStopsItsPartitionAlone$"},
+	},
+	{
+		Name:    "a publisher asks for the leader's acknowledgement alone",
+		Why:     "a message would count as published that a failover loses",
+		Package: "internal/kafkaclient",
+		In:      "Client.Produce",
+		Old:     "kafka.RequireAll",
+		New:     "kafka.RequireOne",
+		Test:    test{Package: "./kafka", Module: "integration", Run: "^TestPublishedMessagesHaveAcknowledgementsOfAllReplicas$"},
+	},
+}
