@@ -32,6 +32,7 @@ func TestDeclarationErrorsNameOptionValueAndAllowedValues(t *testing.T) {
 		"option Rate = 0 calls a second: must be":    handler.New("h", plain, handler.Rate(0, 1)),
 		"option Rate = NaN calls a second: must be":  handler.New("h", plain, handler.Rate(math.NaN(), 1)),
 		"option Rate with a burst of 0: must be 1":   handler.New("h", plain, handler.Rate(5, 0)),
+		"RateBy's function is nil":                   handler.New("h", plain, handler.RateBy(5, 1, nil)),
 		"Rate spaces calls: TxGroup makes several":   handler.NewTx("h", inTx, handler.Rate(5, 1), handler.TxGroup(2)),
 		"option MaxRetries = -1: must be 0 or more":  handler.New("h", plain, handler.MaxRetries(-1)),
 		"option Retention = -1s: must be 0":          handler.New("h", plain, handler.Retention(-time.Second)),

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 	"pgregory.net/rapid"
 
 	"github.com/gorm-inbox/inbox/handler"
@@ -55,6 +56,11 @@ func (l *leaseTable) AcquireLease(_ context.Context, name, owner string, ttl tim
 	return held && err == nil, err
 }
 
+func (l *leaseTable) LeaseOwner(_ context.Context, name string) (owner string, err error) {
+	err = l.answer(func() { owner = l.leases[name].owner })
+	return owner, err
+}
+
 func (l *leaseTable) ReleaseLease(_ context.Context, name, owner string) error {
 	return l.answer(func() {
 		if l.leases[name].owner == owner {
@@ -63,11 +69,18 @@ func (l *leaseTable) ReleaseLease(_ context.Context, name, owner string) error {
 	})
 }
 
-// modelWorker is a worker of the model: its session ends WorkerTimeout after its last heartbeat.
+// modelWorker is a worker of the model: its session ends WorkerTimeout after its last heartbeat, by its own clock.
 type modelWorker struct {
 	*allotments
 	beatAt time.Time
 	calls  int
+}
+
+func (w *modelWorker) limit() *fleetLimit {
+	for _, l := range w.limits {
+		return l
+	}
+	return nil
 }
 
 type limitModel struct {
@@ -76,6 +89,7 @@ type limitModel struct {
 	shared  *shared
 	workers []*modelWorker
 	started int
+	passed  time.Time // by the workers' clocks, which do not jump
 }
 
 func newLimitModel(t require.TestingT, opts ...handler.Option) *limitModel {
@@ -84,7 +98,7 @@ func newLimitModel(t require.TestingT, opts ...handler.Option) *limitModel {
 	handlers, err := registry.New([]registry.Subscription{{Channel: "c", Type: "t", Handler: h}})
 	require.NoError(t, err)
 	m := &limitModel{leaseTable: &leaseTable{now: time.Unix(0, 0), leases: map[string]leaseRow{}}, handler: h}
-	m.shared = &shared{opts: DefaultOptions(), store: m.leaseTable, registry: handlers, wakeup: newWakeup(),
+	m.shared = &shared{log: zap.NewNop(), opts: DefaultOptions(), store: m.leaseTable, registry: handlers, wakeup: newWakeup(),
 		clock: clock.NewDatabase(clock.System{})}
 	m.shared.opts.Mode = ModeCompeting
 	return m
@@ -92,7 +106,7 @@ func newLimitModel(t require.TestingT, opts ...handler.Option) *limitModel {
 
 func (m *limitModel) start() {
 	m.started++
-	w := &modelWorker{beatAt: m.now}
+	w := &modelWorker{beatAt: m.passed}
 	w.allotments = m.shared.newAllotments(fmt.Sprint(m.started), m.shared.opts.WorkerTimeout,
 		func(*handler.Handler) int { return w.calls })
 	m.workers = append(m.workers, w)
@@ -101,17 +115,29 @@ func (m *limitModel) start() {
 // endSessions ends the sessions without a heartbeat: their calls are cancelled.
 func (m *limitModel) endSessions() {
 	m.workers = slices.DeleteFunc(m.workers, func(w *modelWorker) bool {
-		return m.now.Sub(w.beatAt) >= m.shared.opts.WorkerTimeout
+		return m.passed.Sub(w.beatAt) >= m.shared.opts.WorkerTimeout
 	})
 }
 
-// rows are the rows of these workers.
-func rowsOf(workers []*modelWorker) (rows []store.WorkerState) {
-	for _, w := range workers {
-		rows = append(rows, store.WorkerState{Worker: store.Worker{ID: w.owner, HandlerKeys: []string{"h"}}})
+// rows are the rows of all workers, of which some seem to be silent.
+func (m *limitModel) rows(silent func() bool) (rows []store.WorkerState) {
+	for _, w := range m.workers {
+		row := store.WorkerState{Worker: store.Worker{ID: w.owner, HandlerKeys: []string{"h"}}}
+		if silent() {
+			row.SilentFor = m.shared.opts.WorkerTimeout
+		}
+		rows = append(rows, row)
 	}
 	return rows
 }
+
+func no() bool { return false }
+
+// none is what a worker knows of dead ones: those of the model have no row.
+func none(string) bool { return false }
+
+// pass lets time pass by all clocks.
+func (m *limitModel) pass(d time.Duration) { m.now, m.passed = m.now.Add(d), m.passed.Add(d) }
 
 // TestCallsOfAllWorkersNeverExceedTheLimit proves contract 5.18: whatever workers see of each other, and whichever of
 // them die, freeze or lose the responses of their statements.
@@ -140,20 +166,18 @@ func TestCallsOfAllWorkersNeverExceedTheLimit(t *testing.T) {
 			"heartbeat": func(t *rapid.T) {
 				w := some(t)
 				if err := w.renew(context.Background()); err == nil {
-					w.beatAt = m.now
+					w.beatAt = m.passed
 				} else {
 					expected(t, err)
 				}
 			},
 			"sweep": func(t *rapid.T) {
 				w := some(t)
-				seen := slices.DeleteFunc(slices.Clone(m.workers), func(other *modelWorker) bool {
-					return rapid.IntRange(0, 3).Draw(t, "sees") == 0
-				})
-				expected(t, w.adjust(context.Background(), rowsOf(seen)))
+				rows := m.rows(func() bool { return rapid.IntRange(0, 3).Draw(t, "silent") == 0 })
+				expected(t, w.adjust(context.Background(), rows, none))
 			},
 			"begin a call": func(t *rapid.T) {
-				if w := some(t); w.calls < int(w.limits[0].usable.Load()) {
+				if w := some(t); w.calls < int(w.limit().usable.Load()) {
 					w.calls++
 				}
 			},
@@ -162,14 +186,17 @@ func TestCallsOfAllWorkersNeverExceedTheLimit(t *testing.T) {
 				w.calls = max(w.calls-1, 0)
 			},
 			"time passes": func(t *rapid.T) {
-				m.now = m.now.Add(time.Duration(rapid.IntRange(1, 20).Draw(t, "seconds")) * time.Second)
+				m.pass(time.Duration(rapid.IntRange(1, 20).Draw(t, "seconds")) * time.Second)
 				m.endSessions()
+			},
+			"the database's clock jumps": func(t *rapid.T) {
+				m.now = m.now.Add(time.Duration(rapid.IntRange(-100, 100).Draw(t, "seconds")) * time.Second)
 			},
 			"lose a response": func(t *rapid.T) { m.fail, m.after = true, rapid.Bool().Draw(t, "after it took effect") },
 			"stop": func(t *rapid.T) {
 				w := some(t)
 				w.calls = 0
-				expected(t, w.releaseAll(context.Background()))
+				w.leave(context.Background())
 				m.workers = slices.DeleteFunc(m.workers, func(other *modelWorker) bool { return other == w })
 			},
 			"": func(t *rapid.T) {
@@ -183,7 +210,7 @@ func TestCallsOfAllWorkersNeverExceedTheLimit(t *testing.T) {
 		m.settle(t)
 		usable := 0
 		for _, w := range m.workers {
-			usable += int(w.limits[0].usable.Load())
+			usable += int(w.limit().usable.Load())
 		}
 		if len(m.workers) > 0 {
 			require.Equal(t, limit, usable, "once all workers see each other, the whole limit can be used")
@@ -197,44 +224,44 @@ func (m *limitModel) settle(t require.TestingT) {
 	for _, w := range m.workers {
 		w.calls = 0
 	}
+	m.now = m.now.Add(100 * 100 * time.Second) // the furthest that its clock has jumped back
 	for range 4 {
-		m.now = m.now.Add(m.shared.opts.WorkerTimeout / 3)
+		m.pass(m.shared.opts.WorkerTimeout / 3)
 		for _, w := range m.workers {
 			require.NoError(t, w.renew(context.Background()))
-			w.beatAt = m.now
+			w.beatAt = m.passed
 		}
 	}
 	for range 2 {
 		for _, w := range m.workers {
-			require.NoError(t, w.adjust(context.Background(), rowsOf(m.workers)))
+			require.NoError(t, w.adjust(context.Background(), m.rows(no), none))
 		}
 	}
 }
 
-func TestLargerLimitHasNoSmallerPortion(t *testing.T) {
+func TestCallsOfAHandlerAreDividedEvenly(t *testing.T) {
 	for n := 1; n < 100; n++ {
-		smaller, larger := portionsOf(n, maxPortions), portionsOf(n+1, maxPortions)
-		sum := 0
-		for i, size := range smaller {
+		sum, portions := 0, min(n, maxPortions)
+		for _, size := range divide(n, portions) {
 			sum += size
-			require.GreaterOrEqual(t, larger[i], size)
+			require.InDelta(t, float64(n)/float64(portions), size, 1)
 		}
 		require.Equal(t, n, sum)
 	}
 }
 
-func TestWorkerWithAPartOfTheRateMayCall(t *testing.T) {
+func TestWorkerHasPartsOfAllLimitsOrOfNone(t *testing.T) {
 	m := newLimitModel(t, handler.FleetConcurrency(2), handler.Rate(10, 30))
 	for range 5 {
 		m.start()
 	}
 	m.settle(t)
 	for i, w := range m.workers {
-		calls, rate := w.limits[0].usable.Load(), w.limits[1].usable.Load()
-		require.Equal(t, i < 2, calls == 1)
-		require.Equal(t, i < 2, rate == 15)
-		w.limits[1].bucket.tokens = 1
-		require.Equal(t, i >= 2, w.holdsBack(m.handler), "health expects no progress of it")
+		l := w.limit()
+		require.Equal(t, i < 2, l.usable.Load() == 1)
+		require.Equal(t, i < 2, l.bucket.size == 15)
+		l.bucket.n = 1
+		require.Equal(t, i >= 2, l.holdsBack(), "health expects no progress of it")
 	}
 }
 
@@ -242,13 +269,13 @@ func TestTakenPortionOfARateBeginsWithoutTokens(t *testing.T) {
 	m := newLimitModel(t, handler.Rate(0.001, 2))
 	m.start()
 	m.settle(t)
-	rate := m.workers[0].limits[0]
-	require.EqualValues(t, 2, rate.usable.Load())
-	require.Zero(t, rate.bucket.Ready(), "another worker may just have used the burst")
-	require.WithinDuration(t, time.Now().Add(1000*time.Second), rate.bucket.next(), time.Minute)
-	rate.bucket.tokens = 2
+	b := m.workers[0].limit().bucket
+	require.EqualValues(t, 2, b.size)
+	require.Zero(t, b.Ready(), "another worker may just have used the burst")
+	require.WithinDuration(t, time.Now().Add(1000*time.Second), b.next(), time.Minute)
+	b.n = 2
 	m.start()
 	m.settle(t)
-	require.EqualValues(t, 1, rate.usable.Load())
-	require.Equal(t, 1, rate.bucket.Ready(), "it passed the other part of the burst on")
+	require.EqualValues(t, 1, b.size)
+	require.Equal(t, 1, b.Ready(), "it passed the other part of the burst on")
 }

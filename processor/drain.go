@@ -56,7 +56,9 @@ func (p *Processor) ProcessPending(ctx context.Context) (Drained, error) {
 	completer := newCompleter(p.shared)
 	limits := scheduler.Limits{Concurrency: p.opts.Concurrency, BatchSize: p.opts.BatchSize}
 	d := &drain{counts: &counts}
-	d.pool = p.newPool(d, limits, completer, p.drainAllotments())
+	// Its portions outlast the calls of each claim, which end before the claim counts as stuck.
+	d.pool = p.newPool(d, limits, completer,
+		p.newAllotments(uuid.NewString(), p.opts.StuckMessageThreshold+p.opts.HeartbeatInterval, nil))
 	defer d.executor.Close()
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -208,24 +210,11 @@ func (d *drain) readPauses(ctx context.Context) error {
 	if err := d.p.TakePaused(ctx); err != nil {
 		return fmt.Errorf("process pending: %w", err)
 	}
-	if err := d.limits.takeFree(ctx); err != nil {
+	if err := d.limits.renew(ctx); err != nil {
 		return fmt.Errorf("process pending: %w", err)
 	}
 	d.paused = time.Now()
 	return nil
-}
-
-// drainAllotments returns the portions of a drain. They outlast the calls of each claim, which end before the claim
-// counts as stuck, and are renewed as often as the paused handlers are read. A call waits for its rate after its claim:
-// otherwise a drain that has found nothing due would have to wait as well.
-func (p *Processor) drainAllotments() *allotments {
-	a := p.newAllotments(uuid.NewString(), p.opts.StuckMessageThreshold+p.opts.HeartbeatInterval, nil)
-	for _, l := range a.limits {
-		if l.bucket != nil {
-			l.bucket.atLeast = 1
-		}
-	}
-	return a
 }
 
 // leaveLimits releases a drain's portions, unless a call ignores its cancelled context.
@@ -284,12 +273,11 @@ func (d *drain) round(ctx context.Context) error {
 
 // await waits until a call has ended, a handler's rate lets one start or, while none runs, the drain is interrupted.
 func (d *drain) await(next time.Time) {
-	timer := time.NewTimer(min(max(time.Until(next), time.Millisecond), d.p.opts.HeartbeatInterval)) // to renew portions
-	defer timer.Stop()
-	starts, interrupted := timer.C, d.attempts.Done()
-	if next.IsZero() {
-		starts = nil
+	var starts <-chan time.Time
+	if !next.IsZero() {
+		starts = time.After(min(time.Until(next), d.p.opts.HeartbeatInterval)) // portions are to be renewed
 	}
+	interrupted := d.attempts.Done()
 	if len(d.running) > 0 {
 		interrupted = nil // the calls end
 	}

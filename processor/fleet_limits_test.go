@@ -137,7 +137,7 @@ func TestPortionOfADeadWorkerReturns(t *testing.T) {
 		var c tally
 		ib := competing(t, d.DB, &c, handler.FleetConcurrency(1))
 		dead := "01890000-0000-7000-8000-000000000000"
-		held, err := inboxtest.Store(t, d.DB).AcquireLease(t.Context(), "calls:limited:0", dead, time.Second, system.Now())
+		held, err := inboxtest.Store(t, d.DB).AcquireLease(t.Context(), "limit:limited:0", dead, time.Second, system.Now())
 		require.NoError(t, err)
 		require.True(t, held)
 		taken := time.Now()

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/condition"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
@@ -106,12 +105,6 @@ func (p *Processor) Health() Health {
 	return h
 }
 
-// heldBack reports whether the limits for all workers let no call of a handler start in the started processor.
-func (p *Processor) heldBack(h *handler.Handler) bool {
-	a := p.now.Load()
-	return a != nil && a.session.Load().limits.holdsBack(h)
-}
-
 // Backlog is the pending work of one handler, under all of its keys.
 type Backlog struct {
 	HandlerKey string
@@ -166,8 +159,10 @@ func (p *Processor) Backlog(ctx context.Context) ([]Backlog, int, error) {
 	}
 	var backlogs []Backlog
 	for h := range p.registry.Handlers() {
-		its := Backlog{HandlerKey: h.Key(), Paused: p.Paused(h), Broken: p.policies[h].breaker.state().Shut() ||
-			p.heldBack(h)}
+		its := Backlog{HandlerKey: h.Key(), Paused: p.Paused(h), Broken: p.policies[h].breaker.state().Shut()}
+		if a := p.now.Load(); a != nil && a.session.Load().limits.limits[h].holdsBack() {
+			its.Broken = true
+		}
 		for _, key := range h.Keys() {
 			its.add(byKey[key])
 		}

@@ -83,8 +83,10 @@ func (w *pool) next() *group {
 			h.NotStarted(g.bytes)
 			continue
 		}
-		// Since the last check the circuit may have opened, or another group's probe may have started.
-		w.giveBack(g.admit(w.p.policies[g.handler].breaker), errCircuit)
+		if w.setAside(g); len(g.tasks) > 0 {
+			// Since the last check the circuit may have opened, or another group's probe may have started.
+			w.giveBack(g.admit(w.p.policies[g.handler].breaker), errCircuit)
+		}
 		if len(g.tasks) == 0 {
 			h.NotStarted(g.bytes)
 			continue
@@ -182,11 +184,7 @@ func (w *pool) enqueue(tasks []*task, front bool) {
 	for _, t := range tasks {
 		t.queued = now
 	}
-	h, why := w.slotsOf(tasks[0].Handler), errUnreturned
-	if h.Stuck() == 0 {
-		why = errUnallotted
-	}
-	w.giveBack(h.Enqueue(tasks, front), why)
+	w.giveBack(w.slotsOf(tasks[0].Handler).Enqueue(tasks, front), errNoCalls)
 }
 
 // noteOverdue replaces the slot of a handler that ignores its cancelled context. Its claims stay
@@ -198,7 +196,7 @@ func (w *pool) noteOverdue(g *group) {
 	g.overdue = true
 	h := w.slotsOf(g.handler)
 	dropped, last := h.Overdue()
-	w.giveBack(dropped, errUnreturned)
+	w.giveBack(dropped, errNoCalls)
 	if last {
 		w.p.log.Error("inbox: claiming stops for a handler whose calls do not return",
 			zap.String(telemetry.FieldHandlerKey, g.handler.Key()), zap.Int(telemetry.FieldStuck, h.Stuck()))

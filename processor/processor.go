@@ -398,7 +398,7 @@ func (p *Processor) begin(ctx context.Context, h *heart, s *session) error {
 	if err != nil {
 		return err
 	}
-	return s.limits.adjust(ctx, workers)
+	return s.limits.adjust(ctx, workers, func(string) bool { return false })
 }
 
 // callsOf returns how many calls of a handler run in a session. Before its loop begins, and after it has ended, their

@@ -74,13 +74,13 @@ func (s *sweeper) sweep(ctx context.Context, self string, fleet *fleet) error {
 		s.clock.Follow(workers[0].Read, asked)
 	}
 	fleet.check(self, workers, asked)
-	adjusted := s.limits.adjust(ctx, workers)
 	pending, err := s.pendingKeys(ctx)
 	if err != nil {
-		return errors.Join(adjusted, err)
+		return err
 	}
 	fleet.compareKeys(pending, workers)
-	problems := []error{adjusted, s.recover(ctx, self, workers, pending), s.prune(ctx, workers)}
+	problems := []error{s.recover(ctx, self, workers, pending), s.limits.adjust(ctx, workers, s.isDead),
+		s.prune(ctx, workers)}
 	if s.lanes.checkDue() {
 		problems = append(problems, s.lanes.check(ctx))
 	}

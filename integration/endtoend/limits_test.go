@@ -69,7 +69,7 @@ func (r *rig) now() time.Time {
 func (r *rig) held(w *workload.Worker) int {
 	r.t.Helper()
 	return r.number(fmt.Sprintf(`SELECT count(*) FROM inbox_locks l JOIN inbox_workers w ON w.id = l.owner_id
-		WHERE l.name LIKE 'calls:%s:%%' AND w.pid = $1`, workload.RunKey), w.PID())
+		WHERE l.name LIKE 'limit:%s:%%' AND w.pid = $1`, workload.RunKey), w.PID())
 }
 
 // mostAtOnce returns how many calls of the plain handler ran at once, at most. The calls of a worker that is gone ended

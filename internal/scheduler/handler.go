@@ -255,15 +255,14 @@ func (h *Handler[T]) claimable() bool {
 // in the queue. A handler with its own limit gets at most twice that limit, so that no worker hoards messages that
 // others could run. A probe comes alone.
 func (h *Handler[T]) room() int {
-	limit := h.limit()
+	limit, ahead := h.limit(), h.ahead()
 	switch {
 	case h.circuit().Probing():
 		return min(limit-h.busy(), h.rateRoom())
 	case h.rules.Concurrency > 0 || limit < h.limits.Concurrency:
-		return min(h.share()+min(limit, h.ahead())-h.busy(), h.rateRoom())
-	default:
-		return min(h.share()+h.ahead()-h.busy(), h.rateRoom())
+		ahead = min(ahead, limit)
 	}
+	return min(h.share()+ahead-h.busy(), h.rateRoom())
 }
 
 // rateRoom returns how many more slots' worth of messages the handler's rate lets it claim. It returns 0 until half of
@@ -286,14 +285,6 @@ func (h *Handler[T]) mayStart() bool { return h.rules.Rate == nil || h.rules.Rat
 // AwaitsRate reports whether messages are queued, or may be due, and only the handler's rate keeps them from starting.
 func (h *Handler[T]) AwaitsRate() bool {
 	return !h.mayStart() && (len(h.queue) > 0 || h.mayBeDue) && !h.paused && h.canRun() && !h.circuit().Shut()
-}
-
-// DropUnallotted empties the queue of a handler that may hold no slot here, and returns its tasks.
-func (h *Handler[T]) DropUnallotted() []T {
-	if h.rules.Allotted == nil || h.rules.Allotted() > 0 {
-		return nil
-	}
-	return h.Drop()
 }
 
 // Calls returns how many calls of the handler run, those that ignore their cancellation included.

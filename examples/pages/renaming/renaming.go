@@ -76,6 +76,17 @@ func limited(callPartner fulfil) inbox.Option {
 	))
 }
 
+// fair gives each source of messages a rate of its own.
+func fair(callPartner fulfil) inbox.Option {
+	return inbox.Channel("orders.events", inbox.On("order.placed",
+		//page:begin tenants
+		inbox.Func("call-partner", callPartner, handler.RateBy(5, 4, func(m handler.RawMessage) string {
+			return m.Source
+		})),
+		//page:end
+	))
+}
+
 // renamed has given the channel another name.
 func renamed(fulfilOrder fulfil) inbox.Option {
 	//page:begin channel
