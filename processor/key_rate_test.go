@@ -104,10 +104,15 @@ func TestRateByKeyHoldsOverAllWorkers(t *testing.T) {
 }
 
 // TestOneTenantsBacklogHoldsUpNoOther proves contract 5.18 with 99 % of 100,000 messages of one tenant, which came
-// first: the others are done soon, and each of the first is claimed about once, and then waits for its time.
+// first: the others are done soon, and each of the first is claimed about once, and then waits for its time. On SQLite
+// there are fewer.
 func TestOneTenantsBacklogHoldsUpNoOther(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
-		const perSecond, greedy, others = 50, 99_000, 100
+		const perSecond, others = 50, 100
+		greedy := 99_000
+		if d.Dialect == "sqlite" { // which is slow, and has one worker
+			greedy /= 10
+		}
 		var c tenantCalls
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inboxtest.Handlers(inboxtest.Do("limited",
 			func(ctx context.Context, m inboxtest.Bytes) error {

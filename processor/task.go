@@ -47,9 +47,9 @@ func newTask(c store.Claim, h *handler.Handler, p *policy) *task {
 		claim: c, policy: p}
 	if m := c.Message; m != nil {
 		t.messageType, t.transport = m.Type, m.TransportName
-	}
-	if h.RateKey() != nil && c.Message != nil {
-		t.rateKey = rateKeyOf(h, c.Message)
+		if p.rateKey != nil {
+			t.rateKey = rateKeyOf(p.rateKey, m)
+		}
 	}
 	if c.InterruptedCount > 0 { // by any process; it has waited at least this long since
 		t.Interrupted = c.InterruptedCount
@@ -60,10 +60,10 @@ func newTask(c store.Claim, h *handler.Handler, p *policy) *task {
 
 // rateKeyOf returns the key of a message for its handler's rate; "" if it has none. Messages for which the application's
 // function panics, or that cannot be read, share a key.
-func rateKeyOf(h *handler.Handler, m *models.Message) (key string) {
+func rateKeyOf(find func(handler.RawMessage) string, m *models.Message) (key string) {
 	err := routine.Protect("the key of its rate", func() error {
 		p, err := properties.Parse(m.SerializedProperties)
-		key = h.RateKey()(handler.RawMessage{Channel: p.Channel, ID: m.ID, Type: m.Type, Source: m.Source, Content: m.Content,
+		key = find(handler.RawMessage{Channel: p.Channel, ID: m.ID, Type: m.Type, Source: m.Source, Content: m.Content,
 			ContentType: m.ContentType, Transport: m.TransportName, Properties: p, OrderingKey: m.OrderingKey})
 		return err
 	})
@@ -135,6 +135,8 @@ type policy struct {
 	maxRetryDelay time.Duration
 	// lanes is the rule for the handler's lanes; nil if it is not ordered.
 	lanes *store.LaneRule
+	// rateKey names the key of a message's rate; nil if the handler's rate is not by key.
+	rateKey func(m handler.RawMessage) string
 	// redactor redacts error texts. It is the inbox's.
 	redactor redaction.Redactor
 }
@@ -144,7 +146,7 @@ func newPolicy(
 ) *policy {
 	p := &policy{
 		Policy:    attempt.NewPolicy(h, opts.HandlerTimeout, opts.MaxRetries, opts.MaxRetryDelay, inboxDelay),
-		groupSize: max(h.BatchSize(), h.TxGroup()), maxRetryDelay: opts.MaxRetryDelay,
+		groupSize: max(h.BatchSize(), h.TxGroup()), maxRetryDelay: opts.MaxRetryDelay, rateKey: h.RateKey(),
 	}
 	if settings, own := h.CircuitBreaker(); own {
 		p.breaker = newBreaker(settings, func() { wake(h.Key()) })
