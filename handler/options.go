@@ -175,8 +175,10 @@ func Rate(perSecond float64, burst int) Option {
 // when their call may start, so that those of other keys come first, however many there are.
 //
 // key is called concurrently, when a message is claimed, and must return the same key for the same message. Messages
-// for which it panics share one key. Do not decode large bodies in it. A worker remembers each key for the time in which
-// the rate gives it a burst. (Contract 5.18.)
+// for which it panics share one key. A worker remembers a key until the rate has given it a full burst again.
+//
+// Do not decode large bodies in key. Do not use it with TxGroup, nor on an Inline or Direct channel, where it is an
+// error at start. (Contract 5.18.)
 func RateBy(perSecond float64, burst int, key func(m RawMessage) string) Option {
 	return func(s *settings) {
 		s.rate = rate{set: true, perSecond: perSecond, burst: burst, keyed: true, key: key}

@@ -282,8 +282,8 @@ func (a *allotments) apply(l *fleetLimit) {
 	}
 }
 
-// acquire takes or renews a portion, unless it is another owner's. If lives is not nil, a portion whose last owner lives
-// is never free.
+// acquire takes or renews a portion, unless it is another owner's. If lives is not nil, a portion is never free while
+// its last owner lives.
 func (a *allotments) acquire(ctx context.Context, l *fleetLimit, i int, lives func(owner string) bool) error {
 	stmt, cancel := context.WithTimeout(ctx, a.opts.StatementTimeout)
 	defer cancel()

@@ -98,8 +98,8 @@ func newLimitModel(t require.TestingT, opts ...handler.Option) *limitModel {
 	handlers, err := registry.New([]registry.Subscription{{Channel: "c", Type: "t", Handler: h}})
 	require.NoError(t, err)
 	m := &limitModel{leaseTable: &leaseTable{now: time.Unix(0, 0), leases: map[string]leaseRow{}}, handler: h}
-	m.shared = &shared{log: zap.NewNop(), opts: DefaultOptions(), store: m.leaseTable, registry: handlers, wakeup: newWakeup(),
-		clock: clock.NewDatabase(clock.System{})}
+	m.shared = &shared{log: zap.NewNop(), opts: DefaultOptions(), store: m.leaseTable, registry: handlers,
+		wakeup: newWakeup(), clock: clock.NewDatabase(clock.System{})}
 	m.shared.opts.Mode = ModeCompeting
 	return m
 }

@@ -58,8 +58,8 @@ func newTask(c store.Claim, h *handler.Handler, p *policy) *task {
 	return t
 }
 
-// rateKeyOf returns the key of a message for its handler's rate; "" if it has none. Messages for which the application's
-// function panics, or that cannot be read, share a key.
+// rateKeyOf returns the key of a message for its handler's rate; "" if it has none. Messages for which find panics, or
+// that cannot be read, share a key.
 func rateKeyOf(find func(handler.RawMessage) string, m *models.Message) (key string) {
 	err := routine.Protect("the key of its rate", func() error {
 		p, err := properties.Parse(m.SerializedProperties)
@@ -73,8 +73,8 @@ func rateKeyOf(find func(handler.RawMessage) string, m *models.Message) (key str
 	return key
 }
 
-// claimedBefore returns how often the status was claimed before and released, and at least 1 if it has failed. Each claim
-// and each result raises the version by one.
+// claimedBefore returns how often the status was claimed before and released, and at least 1 if it has failed. Each
+// claim, and each result, raises the version by one.
 func (t *task) claimedBefore() int {
 	return max(int(t.claim.Version-firstClaim)/2-t.claim.ErrorCount, min(t.claim.ErrorCount, 1))
 }

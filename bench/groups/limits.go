@@ -89,7 +89,7 @@ func tenants(backlog bool, options ...handler.Option) newTrial {
 		done := make(chan struct{})
 		ib, err := ours.OpenWith(ctx, env.DSN, func(called func()) []*inbox.HandlerSpec {
 			return []*inbox.HandlerSpec{inbox.Func("tenants", func(_ context.Context, m handler.Message[[]byte]) error {
-				time.Sleep(2 * time.Millisecond)
+				<-time.After(2 * time.Millisecond)
 				called()
 				if !strings.HasPrefix(string(m.OrderingKey), greedy) && left.Add(-1) == 0 {
 					close(done)
