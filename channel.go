@@ -127,7 +127,7 @@ func IDNamespace(name string) ChannelOption {
 // time for consumers; then they are cancelled, and the record's handlers all run again. The next call for the partition
 // waits up to StuckHandlerGrace for a handler that ignores its cancelled context, which Health shows.
 //
-// Direct requires Kafka. Batch handlers, Ordered, TxGroup, CircuitBreaker, Concurrency, FleetConcurrency, Rate,
+// Direct requires Kafka. Batch handlers, Ordered, TxGroup, CircuitBreaker, Concurrency, FleetConcurrency, Rate, RateBy,
 // Retention and IdempotencyKey are not supported. Statuses that the inbox stored before the channel became Direct are
 // still processed.
 //

@@ -62,6 +62,8 @@ func TestEveryInlineChannelErrorIsReported(t *testing.T) {
 			`inbox "orders": channel "events" is in Inline mode, where the partition would wait for a message's time: leave NotBefore and NotBeforeHeader of the Decoder out`}},
 		"Concurrency": {with(nothing("a", handler.Concurrency(1))),
 			[]string{at + "Concurrency is not supported in Inline mode"}},
+		"a rate by key": {with(nothing("a", handler.RateBy(1, 1, func(handler.RawMessage) string { return "" }))),
+			[]string{at + "RateBy is not supported in Inline mode"}},
 		"limits for all workers": {with(nothing("a", handler.FleetConcurrency(1), handler.Rate(1, 1))),
 			[]string{at + "FleetConcurrency is not supported in Inline mode", at + "Rate is not supported in Inline mode"}},
 		"unknown key": {declaring(inbox.InlineHandler("b", nil)),

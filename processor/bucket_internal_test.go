@@ -79,8 +79,8 @@ func TestBacklogOfAKeyIsSetAsideOnce(t *testing.T) {
 	require.WithinDuration(t, now.Add(490*time.Second/5), last, 2*time.Second)
 }
 
-// TestMessageIsSetAsideFewTimesWhicheverWorkerClaimsIt proves contract 5.18: the wait doubles, so their number grows with
-// the logarithm of the time.
+// TestMessageIsSetAsideFewTimesWhicheverWorkerClaimsIt proves contract 5.18: each wait is twice as long as the one
+// before.
 func TestMessageIsSetAsideFewTimesWhicheverWorkerClaimsIt(t *testing.T) {
 	for name, chosen := range map[string]func(int) int{
 		"in turn":               func(claim int) int { return claim % 4 },
