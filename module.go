@@ -78,9 +78,9 @@ type Override struct {
 	Manual bool
 	// Clock, if not nil, replaces the inbox's clock.
 	Clock Clock
-	// Published, if not nil, is called with each message that an outgoing channel has published. Channels with ToKafka
-	// then publish to nothing else. It may be called concurrently.
-	Published func(m outgoing.Message)
+	// Published, if not nil, is called with each message that an outgoing channel of an inbox has published. Channels
+	// with ToKafka then publish to nothing else. It may be called concurrently.
+	Published func(inbox string, m outgoing.Message)
 }
 
 // moduleName marks a module's name as taken.

@@ -286,10 +286,10 @@ type config struct {
 	clock     Clock
 	redactor  redaction.Redactor
 	manual    bool
-	published func(m outgoing.Message) // see Override
-	withFx    bool                     // declared by Module or Extend
-	feature   bool                     // declared by Extend: channels and handlers, no options
-	extended  bool                     // features declare the rest
+	published func(inbox string, m outgoing.Message) // see Override
+	withFx    bool                                   // declared by Module or Extend
+	feature   bool                                   // declared by Extend: channels and handlers, no options
+	extended  bool                                   // features declare the rest
 	// injections are the functions of Inject; values have their results, nil while the graph is not known.
 	injections []*injection
 	values     map[*injection]injected

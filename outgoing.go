@@ -74,7 +74,9 @@ func ToKafka(cfg kafkapublisher.Config) OutgoingOption {
 	return func(c *outgoingChannel) { c.kafka = append(c.kafka, cfg) }
 }
 
-// To publishes the channel's messages by a function, to any destination. It is also how a test sees what leaves.
+// To publishes the channel's messages by a function, to any destination. It is also how a test sees what leaves. After
+// the first failure of a key, publish must not send the later messages of that key: outgoing.Each makes such a function
+// of one that sends one message.
 func To(publish outgoing.Publish) OutgoingOption {
 	return func(c *outgoingChannel) { c.publish = append(c.publish, publish) }
 }
@@ -99,10 +101,7 @@ func Publishes[T any](messageType string, key func(payload T) string, encoder ..
 		if key == nil || err != nil {
 			return content, contentType, nil, err
 		}
-		if k := key(value); k != "" {
-			return content, contentType, []byte(k), nil
-		}
-		return content, contentType, nil, nil
+		return content, contentType, []byte(key(value)), nil
 	}
 	return func(c *outgoingChannel) {
 		own := *e
@@ -124,13 +123,14 @@ type Event struct {
 	Payload any
 	// ID is the message ID, unique in the channel: a message whose ID is known is not published again. Default a UUID.
 	ID string
-	// Key replaces the declared ordering key if it is not nil.
+	// Key replaces the declared ordering key if it is not nil. An empty one is no order.
 	Key []byte
 	// Source is the CloudEvents source. Default the destination's.
 	Source string
 	// OccurredAt is the time of the event. Default the time at which it is stored.
 	OccurredAt time.Time
-	// NotBefore is a time before which the message does not leave. Default at once.
+	// NotBefore is a time before which the message does not leave. Default at once. Later messages of its key wait for
+	// it: give a message that may be late a key of its own, or an empty one.
 	NotBefore time.Time
 	// Headers and Attributes are the record's headers and the CloudEvent's attributes.
 	Headers    []handler.Header
@@ -162,8 +162,13 @@ func (ib *Inbox) PublishTx(ctx context.Context, tx *gorm.DB, events ...any) (*ac
 func (ib *Inbox) outgoing(events []any) ([]handler.RawMessage, error) {
 	messages := make([]handler.RawMessage, 0, len(events))
 	for _, given := range events {
-		e, is := given.(Event)
-		if !is {
+		var e Event
+		switch given := given.(type) {
+		case Event:
+			e = given
+		case *Event:
+			e = *given
+		default:
 			e = Event{Payload: given}
 		}
 		m, err := ib.cfg.message(e)
@@ -178,20 +183,26 @@ func (ib *Inbox) outgoing(events []any) ([]handler.RawMessage, error) {
 func (cfg *config) message(e Event) (m handler.RawMessage, err error) {
 	payload := e.Payload
 	declared := cfg.eventOf(reflect.TypeOf(payload))
-	if v := reflect.ValueOf(payload); declared == nil && v.Kind() == reflect.Pointer && !v.IsNil() {
+	if v := reflect.ValueOf(payload); declared == nil && v.Kind() == reflect.Pointer {
+		if v.IsNil() {
+			return m, errors.New("the payload is nil")
+		}
 		payload = v.Elem().Interface()
 		declared = cfg.eventOf(reflect.TypeOf(payload))
 	}
 	if declared == nil {
 		return m, errors.New("no outgoing channel publishes this type: declare it with inbox.Publishes")
 	}
-	m = handler.RawMessage{Channel: declared.channel, Type: declared.messageType, ID: e.ID, Source: e.Source, NotBefore: e.NotBefore,
-		Properties: handler.Properties{Headers: e.Headers, Attributes: maps.Clone(e.Attributes)}}
+	m = handler.RawMessage{Channel: declared.channel, Type: declared.messageType, ID: e.ID, Source: e.Source,
+		NotBefore: e.NotBefore, Properties: handler.Properties{Headers: e.Headers, Attributes: maps.Clone(e.Attributes)}}
 	if m.Content, m.ContentType, m.OrderingKey, err = declared.encode(payload); err != nil {
 		return m, fmt.Errorf("encode as message of type %q: %w", m.Type, err)
 	}
 	if e.Key != nil {
 		m.OrderingKey = e.Key
+	}
+	if len(m.OrderingKey) == 0 {
+		m.OrderingKey = nil // no order
 	}
 	if m.ID == "" {
 		id, err := uuid.NewV7()
@@ -251,48 +262,44 @@ func (c *outgoingChannel) handler(key string, sender *engine.Sender) *handler.Ha
 func (cfg *config) withSenders(resolved map[*HandlerSpec]*handler.Handler) (
 	map[*HandlerSpec]*handler.Handler, map[*channel]*engine.Sender,
 ) {
-	senders := map[*channel]*engine.Sender{}
-	all := maps.Clone(resolved)
+	all, senders := map[*HandlerSpec]*handler.Handler{}, map[*channel]*engine.Sender{}
+	maps.Copy(all, resolved)
 	for _, c := range cfg.channels {
-		if c.outgoing == nil {
-			continue
+		if c.outgoing != nil {
+			senders[c] = cfg.sender(c)
+			all[c.subscriptions[0].spec] = c.outgoing.handler(publishKey(c.name), senders[c])
 		}
-		if all == nil {
-			all = map[*HandlerSpec]*handler.Handler{}
-		}
-		senders[c] = c.outgoing.sender(c.name)
-		if cfg.published != nil {
-			senders[c].Kafka, senders[c].To = nil, recorded(senders[c].To, cfg.published)
-		}
-		all[c.subscriptions[0].spec] = c.outgoing.handler(publishKey(c.name), senders[c])
 	}
 	return all, senders
 }
 
+func (cfg *config) sender(c *channel) *engine.Sender {
+	sender := &engine.Sender{Channel: c.name}
+	if len(c.outgoing.publish) > 0 {
+		sender.To = c.outgoing.publish[0]
+	}
+	if cfg.published != nil {
+		sender.To = cfg.recorded(sender.To)
+	} else if len(c.outgoing.kafka) > 0 {
+		sender.Kafka = &c.outgoing.kafka[0]
+	}
+	return sender
+}
+
 // recorded returns publish, which also reports what it has published. If publish is nil, everything counts as that.
-func recorded(publish outgoing.Publish, report func(outgoing.Message)) outgoing.Publish {
-	return func(ctx context.Context, messages []outgoing.Message) (results []error) {
+func (cfg *config) recorded(publish outgoing.Publish) outgoing.Publish {
+	return func(ctx context.Context, messages []outgoing.Message) []error {
+		results := make([]error, len(messages))
 		if publish != nil {
 			results = publish(ctx, messages)
 		}
 		for i, m := range messages {
-			if len(results) == 0 || i < len(results) && results[i] == nil {
-				report(m)
+			if i < len(results) && results[i] == nil {
+				cfg.published(cfg.name, m)
 			}
 		}
 		return results
 	}
-}
-
-func (c *outgoingChannel) sender(channel string) *engine.Sender {
-	sender := &engine.Sender{Channel: channel}
-	if len(c.kafka) > 0 {
-		sender.Kafka = &c.kafka[0]
-	}
-	if len(c.publish) > 0 {
-		sender.To = c.publish[0]
-	}
-	return sender
 }
 
 // validateOutgoing returns what is wrong with the outgoing channels.
@@ -329,6 +336,10 @@ func (cfg *config) validateOutgoing() error {
 					other.channel, e.payload, other.messageType)
 			}
 			payloads[e.payload] = e
+			if e.payload.Kind() == reflect.Interface {
+				found.Addf("outgoing channel %q, type %q: %s is an interface: declare the types that implement it", c.name,
+					e.messageType, e.payload)
+			}
 			if types[e.messageType] || e.messageType == registry.AnyType || e.messageType == "" {
 				found.Addf("outgoing channel %q: inbox.Publishes has type %q twice, or it is no type", c.name, e.messageType)
 			}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/internal/sqlitefile"
+	"github.com/gorm-inbox/inbox/outgoing"
 )
 
 // Start is the initial time of a Kit's clock.
@@ -74,13 +75,12 @@ func App(t testing.TB, opts ...fx.Option) *fxtest.App {
 }
 
 // Manual turns off the background processing, the cleanup and the consumers of every inbox in an Fx application, and
-// what leaves to Kafka: RequirePublished sees it. The
-// inboxes share one Clock, which is in the graph as *Clock. It starts at the current time and then stands still. The
-// test runs handlers with a Kit's Process, or with Inbox.ProcessPending.
+// what leaves to Kafka: RequirePublished sees it. The inboxes share one Clock, which is in the graph as *Clock. It starts
+// at the current time and then stands still. The test runs handlers with a Kit's Process, or with Inbox.ProcessPending.
 func Manual() fx.Option { return manual(NewClock(time.Now())) }
 
 func manual(clock *Clock) fx.Option {
-	left := &published{}
+	left := &published{byInbox: map[string][]outgoing.Message{}}
 	return fx.Supply(clock, left, &inbox.Override{Manual: true, Clock: clock, Published: left.add})
 }
 

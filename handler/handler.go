@@ -202,9 +202,9 @@ func NewTxBatch[T any](
 }
 
 // NewOutgoing makes the handler of an outgoing channel: it publishes up to size messages in one call. It gets messages
-// with their stored bodies. Several may have one ordering key: they come in the order of their acceptance. The results
-// are in the order of the messages, nil for those that are published; no results mean that all are. After a message that
-// is not published, the results of later ones with its key do not count: they come again, in their order.
+// with their stored bodies. Several may have one ordering key: they come in the order of their acceptance. There is a
+// result for each message, in their order, nil for those that are published. After a message that is not published, the
+// results of later ones with its key do not count: they come again, in their order.
 //
 // Use inbox.Outgoing, which declares the channel with it. (Contract 14.)
 func NewOutgoing(
@@ -212,9 +212,12 @@ func NewOutgoing(
 ) *Handler {
 	h, _ := buildBatch[[]byte](key, Plain, size, publish == nil, opts)
 	h.ordered, h.runs = true, true
+	if h.ownKey {
+		h.err = errors.Join(h.err, errors.New("OrderedBy is not for outgoing channels: inbox.Publishes gives the ordering key"))
+	}
 	h.run = func(ctx context.Context, _ *gorm.DB, ds []Delivery) error {
 		results := publish(ctx, ds)
-		if len(results) > 0 && len(results) != len(ds) {
+		if len(results) != len(ds) {
 			return fmt.Errorf("publishing gave %d results for %d messages", len(results), len(ds))
 		}
 		return BatchResult(results...)

@@ -228,8 +228,8 @@ func (h *Handler) Retention() time.Duration { return h.retention }
 // time as well (RawMessage.NotBefore), the later of both holds. at is called concurrently, when the message is accepted
 // and when it is backfilled, and a panic makes the message invalid. An ordered handler's lane waits for the message.
 //
-// Do not use it to delay retries, which Backoff does. Do not use it on an Inline or Direct channel, where it is an error
-// at start. (Contract 4.8.)
+// Do not use it to delay retries, which Backoff does. Do not use it on an Inline or Direct channel, where it is an
+// error at start. (Contract 4.8.)
 func NotBefore(at func(m RawMessage) time.Time) Option { return func(s *settings) { s.notBefore = at } }
 
 // NotBefore returns the handler's own function for the time before which it does not run a message; nil if it has none.

@@ -79,13 +79,32 @@ func (p *Publisher) Publish(ctx context.Context, messages []outgoing.Message) []
 		}
 		return results
 	}
-	now := p.clock.Now()
+	c := call{now: p.clock.Now(), results: results}
+	c.mayBegin, c.stop = context.WithCancelCause(ctx)
+	defer c.stop(nil)
 	var all sync.WaitGroup
 	for partition, queue := range queues {
-		all.Go(func() { p.drain(ctx, partition, queue, now, results) })
+		all.Go(func() { p.drain(ctx, &c, partition, queue) })
 	}
 	all.Wait()
 	return results
+}
+
+// call is one call of Publish.
+type call struct {
+	now     time.Time
+	results []error
+	// mayBegin ends with the call's context, and when a request of the call has timed out: behind a silent network each
+	// further one would take as long.
+	mayBegin context.Context
+	stop     context.CancelCauseFunc
+}
+
+// leave notes that records are not tried.
+func (c *call) leave(queue []record, err error) {
+	for _, r := range queue {
+		c.results[r.index] = fmt.Errorf("%w: %w", outgoing.ErrNotTried, err)
+	}
 }
 
 // Close ends running calls of Publish, whose messages then fail, and closes all connections. Later calls fail. Closing
@@ -130,40 +149,62 @@ func (p *Publisher) queues(ctx context.Context, messages []outgoing.Message) (ma
 }
 
 // drain publishes the records of one partition in order, one request after the other.
-func (p *Publisher) drain(ctx context.Context, partition int, queue []record, now time.Time, results []error) {
+func (p *Publisher) drain(ctx context.Context, c *call, partition int, queue []record) {
 	alone := -1 // the records of a refused request, up to this index, go alone to find the refused one
 	for len(queue) > 0 {
+		if err := p.begin(c); err != nil {
+			c.leave(queue, err)
+			return
+		}
 		n := p.fitting(queue)
 		if queue[0].index <= alone {
 			n = 1
 		}
 		next, rest := queue[:n], queue[n:]
-		err := p.send(ctx, partition, next, now)
+		err := p.send(ctx, partition, next, c.now)
+		p.end()
 		switch {
 		case err == nil:
 			queue = rest
 		case !refused(err):
+			if kafkaclient.TimedOut(err) {
+				c.stop(err)
+			}
 			for _, r := range next {
-				results[r.index] = err
+				c.results[r.index] = err
 			}
-			for _, r := range rest {
-				results[r.index] = fmt.Errorf("%w: %w", outgoing.ErrNotTried, err)
-			}
+			c.leave(rest, err)
 			return
 		case n > 1:
 			alone = next[n-1].index
 		default:
-			results[next[0].index] = outgoing.Refused(err)
+			c.results[next[0].index] = outgoing.Refused(err)
 			queue = slices.DeleteFunc(rest, func(r record) bool {
 				skipped := r.key != nil && bytes.Equal(r.key, next[0].key)
 				if skipped {
-					results[r.index] = fmt.Errorf("%w: %w", outgoing.ErrNotTried, err)
+					c.leave([]record{r}, err)
 				}
 				return skipped
 			})
 		}
 	}
 }
+
+// begin waits until one more request may be under way. It fails if the call must not begin one.
+func (p *Publisher) begin(c *call) error {
+	select {
+	case p.requests <- struct{}{}:
+	case <-c.mayBegin.Done():
+		return context.Cause(c.mayBegin)
+	}
+	err := context.Cause(c.mayBegin)
+	if err != nil {
+		p.end()
+	}
+	return err
+}
+
+func (p *Publisher) end() { <-p.requests }
 
 // fitting returns how many of the records fit into one request, at least one.
 func (p *Publisher) fitting(queue []record) int {
@@ -178,12 +219,6 @@ func (p *Publisher) fitting(queue []record) int {
 
 // send sends one request. It returns when all replicas have acknowledged its records.
 func (p *Publisher) send(ctx context.Context, partition int, queue []record, now time.Time) error {
-	select {
-	case p.requests <- struct{}{}:
-		defer func() { <-p.requests }()
-	case <-ctx.Done():
-		return fmt.Errorf("topic %q: wait for other requests: %w", p.cfg.Topic, ctx.Err())
-	}
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.RequestTimeout)
 	defer cancel()
 	records := make([]kafka.Record, len(queue))

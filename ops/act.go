@@ -23,10 +23,10 @@ func (o statusActions) Retry(ctx context.Context, actor Actor, ref Ref) error {
 	return o.actOn(ctx, actor, ActionRetry, ref, change{})
 }
 
-// Reschedule changes when a pending status is due: at a time at most ten years ahead, or now if that is past or zero. It
-// changes nothing else: what has failed keeps its counts, and in its lane the status keeps its place, so that one that
-// waits there still waits. The worker finds an earlier time within PollingInterval. ErrNotFound, ErrStale, ErrProcessing
-// and ErrNotPending, for a poisoned status, say why nothing was done (contract 11.1).
+// Reschedule changes when a pending status is due: at a time at most ten years ahead, or now if that is past or zero.
+// It changes nothing else: what has failed keeps its counts, and in its lane the status keeps its place, so that one
+// that waits there still waits. The worker finds an earlier time within PollingInterval. ErrNotFound, ErrStale,
+// ErrProcessing and ErrNotPending, for a poisoned status, say why nothing was done (contract 11.1).
 func (o statusActions) Reschedule(ctx context.Context, actor Actor, ref Ref, at time.Time) error {
 	return o.actOn(ctx, actor, ActionReschedule, ref, change{at: at})
 }

@@ -45,8 +45,24 @@ type Message struct {
 // A message whose result was lost, for example by a crash, comes again as well: receivers get it at least once.
 type Publish func(ctx context.Context, messages []Message) []error
 
-// ErrNotTried is the result of a message that was not tried because an earlier one failed. It may be wrapped.
+// ErrNotTried is the result of a message that was not tried because an earlier one failed. It may be wrapped. Such a
+// message is not charged with a failure, and comes again within a second or so.
 var ErrNotTried = errors.New("not tried because an earlier message failed")
+
+// Each returns a Publish that sends messages one by one. After the first failure of a key it does not try the later
+// messages of that key. Do not use it where a transport takes many messages at once.
+func Each(send func(ctx context.Context, m Message) error) Publish {
+	return func(ctx context.Context, messages []Message) []error {
+		results, failed := make([]error, len(messages)), map[string]bool{}
+		for i, m := range messages {
+			if results[i] = ErrNotTried; m.Key == nil || !failed[string(m.Key)] {
+				results[i] = send(ctx, m)
+			}
+			failed[string(m.Key)] = results[i] != nil
+		}
+		return results
+	}
+}
 
 // RefusedError means that the destination takes the message in no attempt, so that it becomes poisoned. Find it with
 // errors.As.

@@ -276,8 +276,8 @@ func (p *Processor) Start(context.Context) error {
 	}
 	h := newHeld()
 	completer := p.newCompleter(h)
-	a := &activity{completer: completer, claimer: newClaimer(p.shared, h, func(r result) { completer.add(r) }), giveUp: make(chan struct{}),
-		endWatching: p.watchConnections()}
+	claimer := newClaimer(p.shared, h, func(r result) { completer.add(r) })
+	a := &activity{completer: completer, claimer: claimer, giveUp: make(chan struct{}), endWatching: p.watchConnections()}
 	var work, alive, storing context.Context
 	work, a.stop = context.WithCancel(context.Background())
 	alive, a.endServices = context.WithCancel(context.Background())

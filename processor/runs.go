@@ -73,10 +73,11 @@ func (l *loop) reserveRuns(g *group) *Reservation {
 	return r
 }
 
-// runs returns the requests for what follows the group's messages, which share the rest of the handler's run.
+// runs returns the requests for what follows the group's messages, which share the rest of the handler's run. A message
+// with which a worker has vanished, or that the database has interrupted, is handled alone.
 func (g *group) runs(policy *policy, bytes int) (requests []store.RunRequest) {
 	for _, t := range g.tasks {
-		if t.claim.Lane != nil {
+		if t.claim.Lane != nil && t.claim.AbandonedCount+t.claim.InterruptedCount == 0 {
 			request := store.RunRequest{LaneRequest: policy.lanes.Request(*t.claim.Lane), Head: t.claim.Ref}
 			request.ClaimKey = t.claim.HandlerKey
 			requests = append(requests, request)

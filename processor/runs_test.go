@@ -109,7 +109,8 @@ func TestMessagesBehindAFailureAreReleasedUncharged(t *testing.T) {
 	})
 }
 
-// TestRunOfADeadWorkerLeavesInOrder proves contract 5.9 for runs: their claims are released one by one.
+// TestRunOfADeadWorkerLeavesInOrder proves contract 5.9 and 5.11 for runs: their claims are released one by one, and
+// each has its next call alone.
 func TestRunOfADeadWorkerLeavesInOrder(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		var s sink
@@ -120,6 +121,9 @@ func TestRunOfADeadWorkerLeavesInOrder(t *testing.T) {
 		inboxtest.Start(t, ib)
 		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "all have left")
 		require.Equal(t, ids, s.left)
+		for _, call := range s.calls {
+			require.True(t, len(call) == 1 || !slices.Contains(ids[:5], call[0]) && call[0] >= "a-005", "%v", call)
+		}
 	})
 }
 

@@ -51,14 +51,14 @@ func Outgoing() trial.Group {
 const outgoingCount, outgoingQuick = 100_000, 20_000
 
 // newTopic creates a topic and returns its name.
-func (k *broker) newTopic(ctx context.Context) (string, error) {
+func (b *broker) newTopic(ctx context.Context) (string, error) {
 	name := "inbox-bench-" + uuid.NewString()
-	return name, k.CreateTopic(ctx, name, kafkaPartitions, nil)
+	return name, b.CreateTopic(ctx, name, kafkaPartitions, nil)
 }
 
 // checkRecords returns an error unless a topic has at least n records.
-func (k *broker) checkRecords(ctx context.Context, topic string, n int) error {
-	records, err := k.Records(ctx, topic)
+func (b *broker) checkRecords(ctx context.Context, topic string, n int) error {
+	records, err := b.Records(ctx, topic)
 	if err == nil && records < int64(n) {
 		err = fmt.Errorf("%d records in the topic, expected %d", records, n)
 	}

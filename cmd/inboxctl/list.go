@@ -87,7 +87,8 @@ func writeStatuses(w io.Writer, statuses []ops.Status, now time.Time, wide bool)
 	t.write(w)
 }
 
-// stateName returns the state. For a pending status it adds whether it waits in its lane or for its time, or has failed.
+// stateName returns the state. For a pending status it adds whether it waits in its lane or for its time, or has
+// failed.
 func stateName(s ops.Status, now time.Time) string {
 	switch {
 	case s.State == ops.StatePending && s.Waiting:

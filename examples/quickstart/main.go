@@ -46,24 +46,7 @@ func main() {
 	if !demo.IsWorker() {
 		command.Main()
 	}
-	demo.Work(runService)
-}
-
-// runService does as app.Run, which would not notice a signal that comes before it has started.
-func runService(ctx context.Context, cfg Config) error {
-	app := Service(cfg)
-	starting, cancel := context.WithTimeout(ctx, app.StartTimeout())
-	defer cancel()
-	if err := app.Start(starting); err != nil {
-		return err
-	}
-	select {
-	case <-ctx.Done():
-	case <-app.Wait(): // the parent notices that the service ends by itself
-	}
-	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), app.StopTimeout())
-	defer cancel()
-	return app.Stop(stopping)
+	demo.Work(func(ctx context.Context, cfg Config) error { return demo.Run(ctx, Service(cfg)) })
 }
 
 // Settings are the flags.
@@ -98,8 +81,8 @@ func Demonstrate(ctx context.Context, env *demo.Environment, s Settings) (*demo.
 	}
 	env.Say("%d records (seed %d) through %s; %s", s.Records, env.Seed, broker, env)
 	journal := Journal{Orders: map[string]*OrderPlaced{}}
-	crashes := &demo.Crashes{Env: env, Database: database, Workers: workers, Kills: s.Kills,
-		Window: broker.Session * 3 / 2,
+	crashes := &demo.Crashes{Env: env, Workers: workers, Kills: s.Kills, Window: broker.Session * 3 / 2,
+		Read: func(ctx context.Context) (demo.Tally, error) { return demo.ReadTally(ctx, database.DB) },
 		Done: func(ctx context.Context, t demo.Tally) (bool, error) {
 			if t.Settled() < int64(len(journal.Orders)*len(handlerKeys)) {
 				return false, nil

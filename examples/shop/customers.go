@@ -19,6 +19,9 @@ const (
 	oneGarbledIn     = 20
 )
 
+// customerCount is how many customers there are: few, so that each has orders that must stay in order.
+const customerCount = 12
+
 // Journal is what the broker has acknowledged: the application is judged by it.
 type Journal struct {
 	Orders         []orders.Order
@@ -74,7 +77,7 @@ func makeOrder(n int) orders.Order {
 	if n%oneUnreachableIn == 1 {
 		domain = shipping.BrokenDomain
 	}
-	return orders.Order{ID: fmt.Sprintf("order-%06d", n), Customer: fmt.Sprintf("customer-%d@%s", n%97, domain),
+	return orders.Order{ID: fmt.Sprintf("order-%06d", n), Customer: fmt.Sprintf("customer-%d@%s", n%customerCount, domain),
 		Article: articles[n%len(articles)], Quantity: 1 + n%4, Cents: int64(250 + n*37%9_000)}
 }
 

@@ -67,7 +67,7 @@ func TestPerfectResultBalances(t *testing.T) {
 	require.Empty(t, l.Problems)
 	var out bytes.Buffer
 	l.Print(&out)
-	require.Equal(t, "lost 0, doubled 0, poisoned 5, completed 145\n", out.String())
+	require.Equal(t, "lost 0, doubled 0, out_of_order 0, poisoned 5, completed 145\n", out.String())
 }
 
 const (
@@ -113,6 +113,12 @@ func TestLedgerDetectsErrors(t *testing.T) {
 			r.Shipping.Statuses = slices.Delete(r.Shipping.Statuses, 0, 1)
 		}, "parcels of unknown", 0, 0},
 		"a mail is missing": {func(_ *Journal, r *Result) { r.Mails-- }, "mails were sent", 1, 0},
+		"a customer's payments are out of order": {func(_ *Journal, r *Result) {
+			r.Paid[0], r.Paid[customerCount] = r.Paid[customerCount], r.Paid[0]
+		}, "out_of_order: 1", 0, 0},
+		"a customer's parcels are out of order": {func(_ *Journal, r *Result) {
+			r.Parcelled[0], r.Parcelled[customerCount] = r.Parcelled[customerCount], r.Parcelled[0]
+		}, "out_of_order: 1", 0, 0},
 		"a garbled record is missing": {func(_ *Journal, r *Result) {
 			r.Orders.Rejected = r.Orders.Rejected[1:]
 		}, "1 of 2 garbled", 1, 0},

@@ -29,10 +29,16 @@
 //
 // With -smoke it uses the shop like an operator, prints a line for each thing it has checked, and ends. The
 // exit status is 0 only if all of them are ok.
+//
+// With -crash N each context runs in two processes of its own, without pages. N times one of the four is killed
+// by SIGKILL while customers order. When nothing is left to do the four are stopped, and the databases are judged:
+// lost, doubled and out_of_order (of a customer's orders) must be 0.
+//
 // -h lists the flags.
 package main
 
 import (
+	"context"
 	"net"
 	"time"
 
@@ -72,6 +78,33 @@ func Shop(cfg Config, more ...fx.Option) *fx.App {
 	)
 }
 
+// Service is one context of the shop in a process of its own.
+type Service struct {
+	Context  string // orders.Name or shipping.Name
+	Database string // its DSN
+	Brokers  []string
+	Session  time.Duration
+}
+
+// runService runs it until ctx ends. What a killed process held is free again within seconds.
+func runService(ctx context.Context, s Service) error {
+	log, err := zap.NewProduction()
+	if err != nil {
+		return err
+	}
+	options := append(inboxOptions(nil), inbox.Configure(func(o *inbox.Options) {
+		o.Processor.HeartbeatInterval = 500 * time.Millisecond
+		o.Processor.SweepInterval = 500 * time.Millisecond
+		o.Processor.WorkerTimeout = 2 * time.Second
+		o.Processor.MaxAbandoned = 2 * demo.MaxKills
+	}))
+	module := orders.Module(orders.Config{Database: s.Database, Brokers: s.Brokers, Session: s.Session}, options...)
+	if s.Context == shipping.Name {
+		module = shipping.Module(shipping.Config{Database: s.Database, Brokers: s.Brokers, Session: s.Session}, options...)
+	}
+	return demo.Run(ctx, fx.New(fx.Supply(log), fx.NopLogger, module))
+}
+
 // inboxOptions are those of both inboxes. Only their timing differs from production: retries and pauses take
 // seconds, not minutes.
 func inboxOptions(meters metric.MeterProvider) []inbox.Option {
@@ -87,6 +120,11 @@ func inboxOptions(meters metric.MeterProvider) []inbox.Option {
 	}
 }
 
-func main() { command.Main() }
+func main() {
+	if !demo.IsWorker() {
+		command.Main()
+	}
+	demo.Work(runService)
+}
 
-var command = demo.Command[Settings]{Name: "shop", Flags: declare, Check: check, Demonstrate: Demonstrate}
+var command = demo.Command[Settings]{Name: "shop", Seeded: true, Flags: declare, Check: check, Demonstrate: Demonstrate}

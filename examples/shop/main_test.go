@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { demotest.Main(m, main) }
 // brief lets customers order 40 times.
 var brief = []string{"-smoke", "-for", "2s", "-rate", "20"}
 
-var lastLine = regexp.MustCompile(`(?:^|\n)lost 0, doubled 0, poisoned (\d+), completed (\d+)\n$`)
+var lastLine = regexp.MustCompile(`(?:^|\n)lost 0, doubled 0, out_of_order 0, poisoned (\d+), completed (\d+)\n$`)
 
 // requireAllOK fails unless all checks are ok and the last line tells of work.
 func requireAllOK(t *testing.T, out string) {
@@ -46,6 +46,13 @@ func requireAllOK(t *testing.T, out string) {
 func TestSmokeFindsEverythingOK(t *testing.T) {
 	demotest.OnEach(t, func(t *testing.T, server string) {
 		requireAllOK(t, demotest.Balances(t, command.Run, append(demotest.On(server), brief...)...))
+	})
+}
+
+func TestLedgerBalancesWhenProcessesAreKilled(t *testing.T) {
+	demotest.OnEach(t, func(t *testing.T, server string) {
+		out := demotest.Balances(t, command.Run, append(demotest.On(server), "-crash", "2", "-seed", "1")...)
+		require.Regexp(t, `\nlost 0, doubled 0, out_of_order 0, poisoned \d+, completed \d+, kills 2\n$`, out)
 	})
 }
 
@@ -112,6 +119,8 @@ func TestBadFlagsAreRefused(t *testing.T) {
 		`-addr = "8080": must be a port`:                {"-addr", "8080"},
 		`-addr = "0.0.0.0:80": must be this machine's`:  {"-addr", "0.0.0.0:80"},
 		`-addr = "example.com:1": must be this machine`: {"-addr", "example.com:1"},
+		"-smoke and -crash: choose one":                 {"-smoke", "-crash", "1"},
+		"-crash = -1: must be 0 to 50":                  {"-crash", "-1"},
 		`unknown argument "please"`:                     {"please"},
 	})
 }

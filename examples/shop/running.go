@@ -29,6 +29,12 @@ func Demonstrate(ctx context.Context, env *demo.Environment, s Settings) (ledger
 	if err != nil {
 		return nil, err
 	}
+	if s.Kills > 0 {
+		return crash(ctx, env, s, r)
+	}
+	if err := r.Start(ctx, env, s); err != nil {
+		return nil, err
+	}
 	failed := 0
 	if s.Smoke {
 		failed, err = smoke(ctx, s, r, env.Out)
@@ -71,17 +77,19 @@ func play(ctx context.Context, env *demo.Environment, s Settings, r *Running) er
 
 // Running is the application, with its databases, the broker and the customers.
 type Running struct {
-	Site             string // the front page's address
 	Customers        *Customers
-	Mailer           *shipping.Mailer
 	Orders, Shipping *demo.Database
+
+	// What Start has started.
+	Site   string // the front page's address
+	Mailer *shipping.Mailer
 
 	broker *demo.Broker
 	app    *fx.App
 	ended  <-chan fx.ShutdownSignal
 }
 
-// Open starts everything but the customers' orders. Stop stops the application; the rest ends with env.
+// Open makes what the application needs, which ends with env, and customers.
 func Open(ctx context.Context, env *demo.Environment, s Settings) (r *Running, err error) {
 	r = &Running{}
 	if r.Orders, err = env.Database(ctx, orders.Name); err != nil {
@@ -90,23 +98,11 @@ func Open(ctx context.Context, env *demo.Environment, s Settings) (r *Running, e
 	if r.Shipping, err = env.Database(ctx, shipping.Name); err != nil {
 		return nil, err
 	}
-	logFile, err := os.Create(env.File("shop.log"))
-	if err != nil {
-		return nil, err
-	}
-	env.Cleanup(func(context.Context, bool) error { return logFile.Close() })
-	env.Say("data: %s\nlog: %s", env, logFile.Name())
-	log := zap.New(zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), logFile, zap.InfoLevel))
 	r.broker, err = env.Broker(ctx, "", map[string]string{orders.PlacedTopic: orders.Name,
 		shipping.ConfirmedTopic: shipping.Name})
 	if err != nil {
 		return nil, err
 	}
-	metrics, err := NewMetrics()
-	if err != nil {
-		return nil, err
-	}
-	env.Cleanup(func(ctx context.Context, _ bool) error { return metrics.Provider.Shutdown(ctx) })
 	publisher, err := events.NewPublisher(r.broker.Addresses...)
 	if err != nil {
 		return nil, err
@@ -116,9 +112,26 @@ func Open(ctx context.Context, env *demo.Environment, s Settings) (r *Running, e
 		return nil
 	})
 	r.Customers = &Customers{publisher: publisher, rate: s.Rate}
+	return r, nil
+}
+
+// Start starts the application in this process. Stop stops it.
+func (r *Running) Start(ctx context.Context, env *demo.Environment, s Settings) error {
+	logFile, err := os.Create(env.File("shop.log"))
+	if err != nil {
+		return err
+	}
+	env.Cleanup(func(context.Context, bool) error { return logFile.Close() })
+	env.Say("data: %s\nlog: %s", env, logFile.Name())
+	log := zap.New(zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), logFile, zap.InfoLevel))
+	metrics, err := NewMetrics()
+	if err != nil {
+		return err
+	}
+	env.Cleanup(func(ctx context.Context, _ bool) error { return metrics.Provider.Shutdown(ctx) })
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.Address)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	r.Site = fmt.Sprintf("http://%s/", listener.Addr())
 	r.app = Shop(Config{Orders: r.Orders.DSN, Shipping: r.Shipping.DSN, Brokers: r.broker.Addresses, Listener: listener,
@@ -126,10 +139,10 @@ func Open(ctx context.Context, env *demo.Environment, s Settings) (r *Running, e
 	starting, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	if err := r.app.Start(starting); err != nil {
-		return nil, errors.Join(err, listener.Close()) // it may not be served yet
+		return errors.Join(err, listener.Close()) // it may not be served yet
 	}
 	r.ended = r.app.Wait()
-	return r, nil
+	return nil
 }
 
 // Order lets customers order until ctx ends, or the application does, which is an error.
@@ -150,27 +163,35 @@ func (r *Running) Order(ctx context.Context) error {
 // It returns how many are which. What one count sees as done is there for the next, since they are read along the
 // way that an order takes.
 func (r *Running) Settle(ctx context.Context) (completed, poisoned int64, err error) {
-	type progress struct {
-		ordered, confirmed int64 // that are unread
-		orders, shipping   demo.Tally
-	}
-	err = demo.Watch(ctx, func(ctx context.Context) (p progress, err error) {
-		if p.ordered, err = r.broker.Unread(ctx, orders.PlacedTopic); err != nil {
-			return p, err
-		}
-		if p.orders, err = demo.ReadTally(ctx, r.Orders.DB); err != nil {
-			return p, err
-		}
-		if p.confirmed, err = r.broker.Unread(ctx, shipping.ConfirmedTopic); err != nil {
-			return p, err
-		}
-		p.shipping, err = demo.ReadTally(ctx, r.Shipping.DB)
-		return p, err
-	}, func(p progress) (bool, error) {
+	err = demo.Watch(ctx, r.progress, func(p progress) (bool, error) {
 		completed, poisoned = p.orders.Completed+p.shipping.Completed, p.orders.Poisoned+p.shipping.Poisoned
-		return p.ordered+p.confirmed+p.orders.Waiting+p.orders.Claimed+p.shipping.Waiting+p.shipping.Claimed == 0, nil
+		return p.done(), nil
 	})
 	return completed, poisoned, err
+}
+
+// progress is what one count saw.
+type progress struct {
+	ordered, confirmed int64 // that are unread
+	orders, shipping   demo.Tally
+}
+
+func (p progress) done() bool {
+	return p.ordered+p.confirmed+p.orders.Waiting+p.orders.Claimed+p.shipping.Waiting+p.shipping.Claimed == 0
+}
+
+func (r *Running) progress(ctx context.Context) (p progress, err error) {
+	if p.ordered, err = r.broker.Unread(ctx, orders.PlacedTopic); err != nil {
+		return p, err
+	}
+	if p.orders, err = demo.ReadTally(ctx, r.Orders.DB); err != nil {
+		return p, err
+	}
+	if p.confirmed, err = r.broker.Unread(ctx, shipping.ConfirmedTopic); err != nil {
+		return p, err
+	}
+	p.shipping, err = demo.ReadTally(ctx, r.Shipping.DB)
+	return p, err
 }
 
 // Drain waits until what customers have ordered is accepted, so that nothing is left that only the broker has.

@@ -19,6 +19,7 @@ type Settings struct {
 	Accounts Accounts
 	Smoke    bool
 	For      time.Duration
+	Kills    int
 
 	patience time.Duration // of the checks
 }
@@ -32,6 +33,7 @@ func declare(flags *demo.Flags, s *Settings) {
 		"`password` of the account viewer; random by default")
 	flags.BoolVar(&s.Smoke, "smoke", false, "use the shop like an operator, check what is seen, and end")
 	flags.DurationVar(&s.For, "for", 10*time.Second, "`how long` customers order with -smoke")
+	flags.IntWithin(&s.Kills, "crash", 0, 0, demo.MaxKills, "how often to kill a process while customers order")
 }
 
 const passwordLength = 16
@@ -45,6 +47,9 @@ func check(s *Settings) (err error) {
 		s.Address = ":0"
 	}
 	s.Address, err = onLoopback(s.Address)
+	if s.Smoke && s.Kills > 0 {
+		err = errors.Join(err, errors.New("-smoke and -crash: choose one"))
+	}
 	if s.For < time.Second || s.For > time.Hour {
 		err = errors.Join(err, fmt.Errorf("-for = %s: must be 1s to 1h", s.For))
 	}

@@ -81,7 +81,8 @@ func Demonstrate(ctx context.Context, env *demo.Environment, s Settings) (*demo.
 	}
 	env.Say("%d transfers between %d accounts (seed %d), %d workers; %s", s.Transfers, s.Accounts, env.Seed,
 		s.Workers, env)
-	crashes := &demo.Crashes{Env: env, Database: bank, Workers: workers, Kills: s.Kills, Window: 3 * time.Second,
+	crashes := &demo.Crashes{Env: env, Workers: workers, Kills: s.Kills, Window: 3 * time.Second,
+		Read: func(ctx context.Context) (demo.Tally, error) { return demo.ReadTally(ctx, bank.DB) },
 		Busy: func(ctx context.Context) (string, error) { return ReadLastWorker(ctx, bank.DB) },
 		Done: func(_ context.Context, t demo.Tally) (bool, error) {
 			if t.Poisoned > 0 { // no transfer fails often enough for that

@@ -374,7 +374,8 @@ func checkOperatorsReadFewRowsOfALargeInbox(t *testing.T, open opener) {
 			return err
 		}},
 		{"RescheduleStatuses", 100, func() error {
-			changed, err := st.RescheduleStatuses(ctx, pool, []store.VersionedID{{ID: id(70_001)}, {ID: id(80_002)}}, late, loaded)
+			rows := []store.VersionedID{{ID: id(70_001)}, {ID: id(80_002)}}
+			changed, err := st.RescheduleStatuses(ctx, pool, rows, late, loaded)
 			require.Len(t, changed, 2)
 			return err
 		}},
@@ -386,7 +387,8 @@ func checkOperatorsReadFewRowsOfALargeInbox(t *testing.T, open opener) {
 	})
 }
 
-// TestClaimsReadNothingThatIsDueLater adds statuses that are due in a year to a large inbox, so that most open ones are.
+// TestClaimsReadNothingThatIsDueLater adds statuses that are due in a year to a large inbox, so that most open ones
+// are.
 func TestClaimsReadNothingThatIsDueLater(t *testing.T) {
 	onEach(t, checkClaimsReadNothingThatIsDueLater)
 }

@@ -27,6 +27,7 @@ type ledger struct {
 	lost      map[string]bool            // messages that a gap has taken, or at least one of their records
 	former    []Message                  // of logs that were deleted
 	notBefore map[string]time.Time       // by message
+	arrived   []shipped                  // of the outgoing channel, each when it arrived first
 }
 
 // run is a call of a handler.
@@ -59,7 +60,8 @@ func (w *world) begin(s *process, handler, message string) *run {
 	l.runs[key] = append(before, r)
 	// Of the others, the owner of a partition may change while a handler runs. Where the database's clock jumps, a living
 	// worker may be silent for too long.
-	alone := (slices.Contains(handlers[orders], handler) || handler == "score") && !w.plan.has(Jump)
+	alone := (slices.Contains(handlers[orders], handler) || handler == "score" || handler == publishing) &&
+		!w.plan.has(Jump)
 	for _, other := range before {
 		if alone && !other.ended && !other.process.dead.Load() && other.does != ignore {
 			w.breaks("%s runs for %s in %s and in %s at once", handler, message, other.process.name, s.name)
@@ -535,6 +537,7 @@ func (w *world) judge() {
 			w.breaks("lane %s ran %v, not %v", lane, shipped, want)
 		}
 	}
+	w.judgeArrivals()
 	w.judgeRows()
 	w.judgeWorkers()
 }

@@ -81,8 +81,9 @@ func (w *world) discarded(actor ops.Actor) {
 	}
 }
 
-// statusKeys returns the keys of the Inbox channel's handlers in both versions.
+// statusKeys returns the keys of the Inbox channel's handlers in both versions, and of the outgoing channel's.
 func statusKeys() (keys []string) {
+	keys = append(keys, publishing)
 	for _, key := range handlers[orders] {
 		keys = append(keys, key, key+"-2")
 	}

@@ -259,6 +259,7 @@ func (s *process) open() error {
 			inbox.On("t", tx("charge"), plain("score"), plain("greet")),
 			inbox.Inline(inbox.InlineHandler(score, cache), inbox.InlineHandler(greet, memory))),
 		inbox.Channel(hints, consumed(hints), policies(hints), inbox.Direct(), inbox.On("t", plain("hint"))),
+		s.outgoing(),
 	)
 	return err
 }
@@ -279,26 +280,37 @@ func (s *process) handle(ctx context.Context, key string, m handler.Message[[]by
 			return run.end(err)
 		}
 	}
-	switch run.does {
-	case fail:
-		return run.end(errors.New("no success"))
-	case panics:
+	if key == "ship" {
+		if err := s.ship(ctx, tx, m); err != nil {
+			return run.end(err)
+		}
+	}
+	if run.does == panics {
 		_ = run.end(errors.New("panic"))
 		panic("it panics")
+	}
+	return run.end(s.attempt(ctx, run))
+}
+
+// attempt does what the run is to do, but for panicking.
+func (s *process) attempt(ctx context.Context, run *run) error {
+	switch run.does {
+	case fail:
+		return errors.New("no success")
 	case slow:
-		routine.Sleep(ctx, time.Duration(1+w.plan.chance(20, "slow", run.id))*time.Second)
+		routine.Sleep(ctx, time.Duration(1+s.w.plan.chance(20, "slow", run.id))*time.Second)
 	case hang:
 		<-ctx.Done()
 	case ignore:
-		<-time.After(time.Duration(1+w.plan.chance(int(longest/time.Second), "ignore", run.id)) * time.Second)
+		<-time.After(time.Duration(1+s.w.plan.chance(int(longest/time.Second), "ignore", run.id)) * time.Second)
 	}
 	if err := ctx.Err(); err != nil {
-		return run.end(err)
+		return err
 	}
 	if s.dead.Load() {
-		return run.end(errors.New("its process is dead"))
+		return errors.New("its process is dead")
 	}
-	return run.end(nil)
+	return nil
 }
 
 // faults are what befalls the calls of a place while they last.

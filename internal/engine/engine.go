@@ -98,13 +98,14 @@ type Engine struct {
 	progress     routine.Loop // records consumers' progress, while started
 	logSummaries routine.Loop // writes summaries of the log lines that the limiter has suppressed, while started
 
-	again        again
-	shutdownOnce sync.Once    // by EndApplication
-	lifecycle    routine.Lock // held by Start and Stop throughout
-	mu           sync.Mutex
-	started      bool
-	unwanted     bool                      // a Stop gave up waiting for the Start that runs
-	consumers    []*kafkaconsumer.Consumer // of the current run
+	again          again
+	shutdownOnce   sync.Once    // by EndApplication
+	lifecycle      routine.Lock // held by Start and Stop throughout
+	mu             sync.Mutex
+	started        bool
+	releaseSenders func()                    // of the start
+	unwanted       bool                      // a Stop gave up waiting for the Start that runs
+	consumers      []*kafkaconsumer.Consumer // of the current run
 }
 
 // New builds an engine. Nothing runs and nothing is read before Start. Check must have found nothing.
@@ -256,6 +257,7 @@ func (e *Engine) ProcessPending(ctx context.Context) (processor.Drained, error) 
 	if err := e.tables.ready(ctx); err != nil {
 		return processor.Drained{}, err
 	}
+	defer e.holdSenders()()
 	return e.processor.ProcessPending(ctx)
 }
 

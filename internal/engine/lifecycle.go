@@ -35,6 +35,7 @@ func (e *Engine) Start(ctx context.Context) error {
 		return err
 	}
 	e.sampler.reset()
+	e.releaseSenders = e.holdSenders()
 	if !e.cfg.Manual {
 		if err := e.startAll(ctx); err != nil {
 			return errors.Join(err, e.stopAll(ctx))
@@ -163,11 +164,7 @@ func (e *Engine) stopAll(ctx context.Context) error {
 	e.consumers = nil
 	e.mu.Unlock()
 	problems = append(problems, e.processor.Stop(ctx))
-	for _, c := range e.cfg.Channels {
-		if c.Sender != nil {
-			c.Sender.close()
-		}
-	}
+	e.releaseSenders()
 	problems = append(problems, e.logSummaries.Stop(context.WithoutCancel(ctx)))
 	e.logLimit.Flush()
 	return errors.Join(problems...)

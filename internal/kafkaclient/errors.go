@@ -68,6 +68,12 @@ func Lost(err error) bool {
 	return IsAny(err, io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, syscall.ECONNRESET, syscall.EPIPE)
 }
 
+// TimedOut reports whether err is that no answer came in time, or no connection.
+func TimedOut(err error) bool {
+	timeout, is := errors.AsType[net.Error](err)
+	return is && timeout.Timeout() || errors.Is(err, context.DeadlineExceeded)
+}
+
 // IsAny reports whether err is one of the known errors.
 func IsAny(err error, known ...error) bool {
 	return slices.ContainsFunc(known, func(one error) bool { return errors.Is(err, one) })

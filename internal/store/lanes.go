@@ -65,8 +65,8 @@ type RunRequest struct {
 	Head Ref
 	// Limit is how many rows to claim at most.
 	Limit int
-	// Bytes ends the run once its messages have so many bytes of content and properties, the head's not counted. The last
-	// message may exceed it. 0 is no bound.
+	// Bytes is how many bytes of content and properties the run's messages may have together, the head's not counted. A
+	// run ends before a message that exceeds it. 0 is no bound.
 	Bytes int
 }
 

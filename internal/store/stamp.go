@@ -80,8 +80,8 @@ func StorableTime(t time.Time) time.Time {
 // maxYearsAhead is how far ahead a due time may be. A later one is a mistake, such as a wrong unit.
 const maxYearsAhead = 10
 
-// ChosenDue returns a due time that an application or an operator has chosen, as it is stored. A time too far ahead is an
-// error.
+// ChosenDue returns a due time that an application or an operator has chosen, as it is stored. A time too far ahead is
+// an error.
 func ChosenDue(at, now time.Time) (time.Time, error) {
 	if at.After(now.AddDate(maxYearsAhead, 0, 0)) {
 		return time.Time{}, fmt.Errorf("%s is more than %d years ahead", at.UTC().Format(time.RFC3339), maxYearsAhead)

@@ -176,8 +176,8 @@ type Lanes interface {
 	ClaimNext(ctx context.Context, workerID string, requests []LaneRequest, now time.Time) (Claimed, error)
 	// ClaimRuns claims the rows that follow claimed ones in their lanes, so that one call handles several messages of a
 	// lane in their order. The claims of a run come in the order of its lane. A run ends before the first row that is
-	// claimed, poisoned (unless the lane skips such rows), not due, of another handler key, or changed or locked by
-	// another transaction at this moment. A run is empty if its head has ended, its claim was lost or a row before it is
+	// claimed, poisoned (unless the lane skips such rows), not due, of another handler key, once abandoned or
+	// interrupted, or changed or locked by another transaction at this moment. A run is empty if its head has ended, its claim was lost or a row before it is
 	// open: that row is next. All are empty if the worker's row does not exist or is marked released.
 	//
 	// Only the head holds the lane. The rows after it are claimed like any others, and each change of them is fenced by

@@ -25,13 +25,16 @@ func OpenOutbox(ctx context.Context, dsn string, brokers []string, topic string)
 	if err != nil {
 		return nil, err
 	}
-	_, err = pool.Exec(ctx, `CREATE TABLE hand_outbox (id bigserial PRIMARY KEY, key bytea, type text NOT NULL, content bytea NOT NULL)`)
+	_, err = pool.Exec(ctx, `
+		CREATE TABLE hand_outbox (id bigserial PRIMARY KEY, key bytea, type text NOT NULL, content bytea NOT NULL)`)
 	if err != nil {
 		pool.Close()
 		return nil, err
 	}
-	return &Outbox{pool: pool, writer: &kafka.Writer{Addr: kafka.TCP(brokers...), Topic: topic,
-		Balancer: &kafka.Murmur2Balancer{}, RequiredAcks: kafka.RequireAll, BatchSize: 1000, BatchTimeout: time.Millisecond}}, nil
+	writer := &kafka.Writer{Addr: kafka.TCP(brokers...), Topic: topic, Balancer: &kafka.Murmur2Balancer{},
+		RequiredAcks: kafka.RequireAll, BatchSize: 1000, BatchTimeout: time.Millisecond,
+		Transport: &kafka.Transport{}} // the default one knows older topics alone
+	return &Outbox{pool: pool, writer: writer}, nil
 }
 
 // Fill stores n messages with so many keys.

@@ -51,9 +51,12 @@ func OpenForwarder(ctx context.Context, dsn string, brokers []string, to string)
 	if err != nil {
 		return nil, err
 	}
-	f := &Forwarder{Watermill: w, out: &kafkaPublisher{writer: &kafka.Writer{Addr: kafka.TCP(brokers...), Topic: to,
-		Balancer: &kafka.Murmur2Balancer{}, RequiredAcks: kafka.RequireAll, BatchSize: 1000, BatchTimeout: time.Millisecond}}}
-	f.forwarder, err = forwarder.NewForwarder(w.subscriber, f.out, watermill.NopLogger{}, forwarder.Config{ForwarderTopic: topic})
+	writer := &kafka.Writer{Addr: kafka.TCP(brokers...), Topic: to, Balancer: &kafka.Murmur2Balancer{},
+		RequiredAcks: kafka.RequireAll, BatchSize: 1000, BatchTimeout: time.Millisecond,
+		Transport: &kafka.Transport{}} // the default one knows older topics alone
+	f := &Forwarder{Watermill: w, out: &kafkaPublisher{writer: writer}}
+	cfg := forwarder.Config{ForwarderTopic: topic}
+	f.forwarder, err = forwarder.NewForwarder(w.subscriber, f.out, watermill.NopLogger{}, cfg)
 	if err != nil {
 		w.Close()
 		return nil, err

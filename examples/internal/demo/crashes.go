@@ -11,10 +11,11 @@ const MaxKills = 50
 
 // Crashes kills workers at random moments while they process what is sent to them, and starts them again.
 type Crashes struct {
-	Env      *Environment
-	Database *Database // of the workers' inbox
-	Workers  Workers
-	Kills    int
+	Env     *Environment
+	Workers Workers
+	Kills   int
+	// Read counts what the workers have done.
+	Read func(ctx context.Context) (Tally, error)
 	// Window is the longest time to a kill whose moment is chosen by the clock.
 	Window time.Duration
 	// Busy names the worker that did something last. It is killed three times in four; otherwise, and
@@ -61,7 +62,7 @@ func RunCrashes[T any](
 
 // until shows the progress until enough reports true. It fails if a worker exits by itself.
 func (c *Crashes) until(ctx context.Context, enough func(Tally) (bool, error)) error {
-	return Watch(ctx, c.read, func(t Tally) (bool, error) {
+	return Watch(ctx, c.Read, func(t Tally) (bool, error) {
 		c.Env.Show("%s", t)
 		if done, err := enough(t); done || err != nil {
 			return done, err
@@ -69,8 +70,6 @@ func (c *Crashes) until(ctx context.Context, enough func(Tally) (bool, error)) e
 		return false, c.Workers.Unexpected()
 	})
 }
-
-func (c *Crashes) read(ctx context.Context) (Tally, error) { return ReadTally(ctx, c.Database.DB) }
 
 // kill kills a worker while a part of the items is processed, and starts it again.
 func (c *Crashes) kill(ctx context.Context, items int) error {
@@ -85,7 +84,7 @@ func (c *Crashes) kill(ctx context.Context, items int) error {
 		return err
 	}
 	c.Killed++
-	if c.last, err = c.read(ctx); err != nil {
+	if c.last, err = c.Read(ctx); err != nil {
 		return err
 	}
 	c.Env.Say("killed %s (%d of %d): %s", victim.Name, c.Killed, c.Kills, c.last)

@@ -22,6 +22,13 @@ type Tally struct {
 // Settled counts the statuses that nothing will happen to any more.
 func (t Tally) Settled() int64 { return t.Completed + t.Poisoned }
 
+// Plus returns the sum of the counts of two inboxes.
+func (t Tally) Plus(u Tally) Tally {
+	return Tally{Accepted: t.Accepted + u.Accepted, Rejected: t.Rejected + u.Rejected,
+		Completed: t.Completed + u.Completed, Poisoned: t.Poisoned + u.Poisoned, Waiting: t.Waiting + u.Waiting,
+		Claimed: t.Claimed + u.Claimed, Retrying: t.Retrying + u.Retrying}
+}
+
 // String returns the counts as a line.
 func (t Tally) String() string {
 	return fmt.Sprintf("accepted %d, rejected %d; completed %d, waiting %d, claimed %d, retrying %d, poisoned %d",

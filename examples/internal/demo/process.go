@@ -12,6 +12,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"go.uber.org/fx"
 )
 
 // workerVariable makes the program a worker and holds its configuration.
@@ -40,6 +42,22 @@ func Work[C any](work func(ctx context.Context, config C) error) {
 		os.Exit(1)
 	}
 	os.Exit(0)
+}
+
+// Run does as app.Run, which would not notice a signal that comes before it has started.
+func Run(ctx context.Context, app *fx.App) error {
+	starting, cancel := context.WithTimeout(ctx, app.StartTimeout())
+	defer cancel()
+	if err := app.Start(starting); err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+	case <-app.Wait(): // the parent notices that the service ends by itself
+	}
+	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), app.StopTimeout())
+	defer cancel()
+	return app.Stop(stopping)
 }
 
 // KillSelf ends this process as a crash would: nothing in it runs after that.
@@ -150,12 +168,20 @@ func (p *Process) Stop() error {
 // Workers are processes that are alike but for their names. They have one owner.
 type Workers []*Process
 
-// Workers prepares the processes worker-1 to worker-n, each of which logs to a file of the environment.
-// config returns the argument of Work in that process.
+// Workers prepares the processes worker-1 to worker-n. See Processes.
 func (e *Environment) Workers(n int, config func(name string) any) (Workers, error) {
+	names := make([]string, n)
+	for i := range names {
+		names[i] = fmt.Sprintf("worker-%d", i+1)
+	}
+	return e.Processes(names, config)
+}
+
+// Processes prepares a process of each name, which logs to a file of the environment. config returns the argument
+// of Work in that process.
+func (e *Environment) Processes(names []string, config func(name string) any) (Workers, error) {
 	var workers Workers
-	for i := range n {
-		name := fmt.Sprintf("worker-%d", i+1)
+	for _, name := range names {
 		text, err := json.Marshal(config(name))
 		if err != nil {
 			return nil, err

@@ -58,13 +58,7 @@ func (c *Confirm) Handle(ctx context.Context, tx *gorm.DB, m handler.Message[Ord
 func toFunction(send func(ctx context.Context, m outgoing.Message) error) inbox.Option {
 	return inbox.Outgoing("order-events",
 		//page:begin to
-		inbox.To(func(ctx context.Context, messages []outgoing.Message) []error {
-			results := make([]error, len(messages))
-			for i, m := range messages {
-				results[i] = send(ctx, m)
-			}
-			return results
-		}),
+		inbox.To(outgoing.Each(send)), // func(ctx context.Context, m outgoing.Message) error
 		//page:end
 		inbox.Publishes("order.confirmed", OrderConfirmed.Key),
 	)

@@ -18,8 +18,8 @@ type Order struct {
 	Cents    int64  `json:"cents"`
 }
 
-// key is the order's, by which its confirmations keep their order.
-func (o Order) key() string { return o.ID }
+// key is the ordering key: a customer's orders are confirmed in the order in which they were placed.
+func (o Order) key() string { return o.Customer }
 
 // Reservation and Payment are the context's own tables. Nothing but the inbox
 // keeps an order from having two of each.

@@ -3,10 +3,13 @@
 package orders
 
 import (
+	"time"
+
 	"go.uber.org/fx"
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 	"github.com/gorm-inbox/inbox/kafkapublisher"
 
@@ -42,6 +45,7 @@ const (
 type Config struct {
 	Database string // a DSN
 	Brokers  []string
+	Session  time.Duration // of its consumer group; 0 is the default
 }
 
 // Module is the context: its database, its inbox, its handlers. More options of
@@ -51,14 +55,16 @@ func Module(cfg Config, more ...inbox.Option) fx.Option {
 		inbox.Configure(func(o *inbox.Options) { o.Migrate = true }),
 
 		inbox.Channel(PlacedTopic,
-			inbox.Kafka(kafkaconsumer.Config{Brokers: cfg.Brokers, Topics: []string{PlacedTopic}, GroupID: Name}),
+			inbox.Kafka(kafkaconsumer.Config{Brokers: cfg.Brokers, Topics: []string{PlacedTopic}, GroupID: Name,
+				SessionTimeout: cfg.Session, HeartbeatInterval: cfg.Session / 6}),
 			inbox.On(Placed,
 				inbox.Tx(ReserveStock, reserveStock), // exactly once
-				inbox.FromTx[*Till](TakePayment)),    // exactly once, with what it publishes
+				// exactly once, with what it publishes, and a customer's in order
+				inbox.FromTx[*Till](TakePayment, handler.Ordered())),
 		),
 		inbox.Outgoing(Outgoing,
 			inbox.ToKafka(kafkapublisher.Config{Brokers: cfg.Brokers, Topic: ConfirmedTopic, Source: "/shop/orders"}),
-			inbox.Publishes(Confirmed, Order.key), // at least once, in order per key
+			inbox.Publishes(Confirmed, Order.key), // at least once, and a customer's in order
 		),
 	}
 	return fx.Options(

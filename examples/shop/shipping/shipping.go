@@ -5,6 +5,7 @@ package shipping
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"go.uber.org/fx"
 	"gorm.io/gorm"
@@ -32,6 +33,7 @@ const (
 type Config struct {
 	Database string // a DSN
 	Brokers  []string
+	Session  time.Duration // of its consumer group; 0 is the default
 }
 
 // Module is the context: its database, its inbox, its handlers. More options of
@@ -41,10 +43,11 @@ func Module(cfg Config, more ...inbox.Option) fx.Option {
 		inbox.Configure(func(o *inbox.Options) { o.Migrate = true }),
 
 		inbox.Channel(ConfirmedTopic,
-			inbox.Kafka(kafkaconsumer.Config{Brokers: cfg.Brokers, Topics: []string{ConfirmedTopic}, GroupID: Name}),
+			inbox.Kafka(kafkaconsumer.Config{Brokers: cfg.Brokers, Topics: []string{ConfirmedTopic}, GroupID: Name,
+				SessionTimeout: cfg.Session, HeartbeatInterval: cfg.Session / 6}),
 			inbox.On("order.confirmed",
-				inbox.Tx(CreateParcel, createParcel),         // exactly once
-				inbox.From[*CustomerNotice](NotifyCustomer)), // at least once
+				inbox.Tx(CreateParcel, createParcel, handler.Ordered()), // exactly once, and a customer's in order
+				inbox.From[*CustomerNotice](NotifyCustomer)),            // at least once
 		),
 	}
 	return fx.Options(

@@ -5,7 +5,10 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
 	"time"
+
+	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/store/base"
@@ -235,6 +238,44 @@ func (s *Store) ClaimNext(
 	return advanced, err
 }
 
+// lockHeadSQL locks the head of a run, if it is as it was claimed and no other transaction has locked it.
+const lockHeadSQL = `
+SELECT id FROM (SELECT id, rowid AS place FROM {statuses} WHERE id = ?1 AND version = ?2 AND holds_lane LIMIT -1)
+WHERE lock_row('{statuses}', place, 2, ` + free
+
+// lockFollowersSQL locks the rows that follow a head in its lane, and says of each whether that was possible.
+const lockFollowersSQL = `
+SELECT lock_row('{statuses}', place, 2, ` + free + ` FROM (
+	SELECT f.rowid AS place FROM {statuses} h JOIN {statuses} f ON f.lane_handler IN (SELECT value FROM json_each(?2))
+		AND f.lane_key = h.lane_key AND f.completed_at IS NULL AND NOT (f.is_poisoned AND ?3)
+		AND (f.sequence, f.id) > (h.sequence, h.id)
+	WHERE h.id = ?1 ORDER BY f.sequence, f.id LIMIT ?4
+)`
+
+// lockRuns locks the rows of runs that no other transaction has locked, and returns the runs as far as they are.
+func (s *Store) lockRuns(ctx context.Context, pool gorm.ConnPool, runs []store.RunRequest) ([]store.RunRequest, error) {
+	var locked []store.RunRequest
+	for _, run := range runs {
+		heads, err := store.Query(ctx, pool, s.Text(lockHeadSQL), store.Value[string], run.Head.StatusID, run.Head.Version)
+		if err != nil {
+			return nil, err
+		}
+		if len(heads) == 0 {
+			continue
+		}
+		rows, err := store.Query(ctx, pool, s.Text(lockFollowersSQL), store.Value[bool], run.Head.StatusID,
+			base.JSONList(run.Handlers), run.SkipPoisoned, run.Limit)
+		if err != nil {
+			return nil, err
+		}
+		if busy := slices.Index(rows, false); busy >= 0 {
+			run.Limit = busy
+		}
+		locked = append(locked, run)
+	}
+	return locked, nil
+}
+
 // ClaimRuns keeps the worker from being marked as released meanwhile.
 func (s *Store) ClaimRuns(
 	ctx context.Context, workerID string, runs []store.RunRequest, now time.Time,
@@ -245,8 +286,12 @@ func (s *Store) ClaimRuns(
 	err = retried(ctx, func() error {
 		return s.within(ctx, func(in *sqlite.Store) error {
 			worker, err := s.lockWorker(ctx, in.Pool(ctx), workerID)
+			if err != nil {
+				return err
+			}
+			locked, err := s.lockRuns(ctx, in.Pool(ctx), runs)
 			if err == nil {
-				claims, err = in.ClaimRuns(ctx, worker, runs, now)
+				claims, err = in.ClaimRuns(ctx, worker, locked, now)
 			}
 			return err
 		})

@@ -174,10 +174,8 @@ func ClaimableRuns(runs []store.RunRequest, rows []Follower) []Follower {
 	counts, bytes, ended := make([]int, len(runs)), make([]int64, len(runs)), make([]bool, len(runs))
 	return slices.DeleteFunc(rows, func(row Follower) bool {
 		i := row.Run
-		if ended[i] = ended[i] || !row.Free || counts[i] == runs[i].Limit || bytes[i] >= runs[i].EndsAt(); ended[i] {
-			return true
-		}
 		counts[i], bytes[i] = counts[i]+1, bytes[i]+int64(row.Claim.MessageBytes)
-		return false
+		ended[i] = ended[i] || !row.Free || counts[i] > runs[i].Limit || bytes[i] > runs[i].EndsAt()
+		return ended[i]
 	})
 }

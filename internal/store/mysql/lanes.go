@@ -347,7 +347,7 @@ SELECT id, sequence FROM {statuses} FORCE INDEX (PRIMARY) WHERE id IN ({list ?1}
 
 // followersSQL reads the rows of a lane's name that follow a head, poisoned or not, by the index on lanes.
 const followersSQL = `(SELECT ` + claimColumns + `, ? AS run, sequence, handler_key = ? AND is_poisoned = 0 AND processing_started_at IS NULL
-	AND (next_attempt_at IS NULL OR next_attempt_at <= ?)
+	AND abandoned_count = 0 AND interrupted_count = 0 AND (next_attempt_at IS NULL OR next_attempt_at <= ?)
 FROM {statuses} FORCE INDEX (lane)
 WHERE lane_open = ? AND lane_key = ? AND is_poisoned = ? AND sequence >= ? AND (sequence > ? OR id > ?) ORDER BY sequence, id LIMIT ?)`
 
@@ -380,7 +380,9 @@ func (s *Store) ClaimRuns(ctx context.Context, workerID string, runs []store.Run
 		if err != nil {
 			return err
 		}
-		rows = slices.DeleteFunc(rows, func(row base.Follower) bool { return firsts[row.Run].id != runs[row.Run].Head.StatusID })
+		rows = slices.DeleteFunc(rows, func(row base.Follower) bool {
+			return firsts[row.Run].id != runs[row.Run].Head.StatusID
+		})
 		rows = base.ClaimableRuns(runs, rows)
 		wanted := make([]versioned, len(rows))
 		for i, row := range rows {

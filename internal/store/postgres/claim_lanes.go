@@ -75,7 +75,7 @@ WITH worker AS MATERIALIZED (
 	SELECT w.place, w.version, k.quota, count(*) OVER (PARTITION BY k.handler_key) AS passed FROM reached k
 	CROSS JOIN LATERAL (VALUES (k.reach)) AS part(reach)
 	CROSS JOIN LATERAL (` + windowSQL + `) w
-	WHERE NOT ` + headSQL + ` AND NOT ` + movesSQL + `
+	WHERE NOT ` + headSQL + `
 ), waiting AS MATERIALIZED (
 	SELECT l.place FROM passed w CROSS JOIN LATERAL (` + lockSeenSQL + `) l WHERE w.passed > w.quota
 ), claimed AS (
@@ -147,13 +147,6 @@ const headSQL = `(w.lane_key IS NULL OR w.leads AND NOT (
 				SELECT count(*) FROM {statuses} p
 				WHERE p.lane_handler = ANY (` + namesSQL + `) AND p.lane_key = w.lane_key AND p.holds_lane
 			)
-		))`
-
-// movesSQL is true if row w is in a lane of which runs are claimed and whose head was claimed within the last second. It
-// uses the index on claimed lanes. Such a row is likely to be claimed next, and a mark now would end the run before it.
-const movesSQL = `(k.runs AND EXISTS (
-			SELECT FROM {statuses} p WHERE p.lane_handler = ANY (` + namesSQL + `) AND p.lane_key = w.lane_key AND p.holds_lane
-				AND p.processing_started_at > $3::timestamptz - interval '1 second'
 		))`
 
 // namesSQL are the names under which row w's lane may have rows: the handler's names, and the row's.

@@ -74,10 +74,10 @@ const stillDueSQL = `CASE WHEN processing_started_at IS NOT NULL OR is_poisoned 
 // rows would seem the best way to find one, and it may have a hundred thousand.
 const stillWaitingSQL = `CASE WHEN NOT is_waiting THEN false ELSE true END`
 
-// runsSQL finds the heads of runs by handler_statuses_open and locks them: nobody may end or release one meanwhile. CASE
-// keeps the planner from reading the index on claimed lanes from its beginning for each. It finds the rows before and
-// after them by the index on lanes, poisoned ones apart, and locks those after them by place and version. A run ends at
-// the first gap: where a row must not be claimed, and where one has changed or is locked by others.
+// runsSQL finds the heads of runs by handler_statuses_open and locks them: nobody may end or release one meanwhile.
+// CASE keeps the planner from reading the index on claimed lanes from its beginning for each. It finds the rows before
+// and after them by the index on lanes, poisoned ones apart, and locks those after them by place and version. A run
+// ends at the first gap: where a row must not be claimed, and where one has changed or is locked by others.
 const runsSQL = `
 WITH worker AS MATERIALIZED (
 	SELECT id FROM {workers} WHERE id = $2::text::uuid AND released_at IS NULL AND ` + claimsSharedSQL + `
@@ -108,14 +108,15 @@ WITH worker AS MATERIALIZED (
 	CROSS JOIN LATERAL (
 		SELECT place, version, position FROM (
 			SELECT place, version, row_number() OVER so_far AS position, bool_and(is_free) OVER so_far AS is_next,
-				sum(message_bytes) OVER so_far - message_bytes AS before
+				sum(message_bytes) OVER so_far AS bytes
 			FROM (
 				SELECT s.* FROM unnest(h.names) AS n(lane_handler)
 				CROSS JOIN unnest(h.counting) AS c(poisoned)
 				CROSS JOIN LATERAL (
 					SELECT * FROM (
 						SELECT ctid AS place, version, sequence, id, message_bytes, handler_key = h.handler_key AND NOT is_poisoned
-							AND processing_started_at IS NULL AND (next_attempt_at IS NULL OR next_attempt_at <= $1::timestamptz) AS is_free
+							AND processing_started_at IS NULL AND abandoned_count = 0 AND interrupted_count = 0
+							AND (next_attempt_at IS NULL OR next_attempt_at <= $1::timestamptz) AS is_free
 						FROM {statuses}
 						WHERE lane_handler = n.lane_handler AND lane_key = h.lane_key AND is_poisoned = c.poisoned
 							AND completed_at IS NULL AND (sequence, id) > (h.sequence, h.id)
@@ -130,7 +131,7 @@ WITH worker AS MATERIALIZED (
 			) s
 			WINDOW so_far AS (ORDER BY sequence, id ROWS UNBOUNDED PRECEDING)
 		) s
-		WHERE is_next AND before < h.bytes
+		WHERE is_next AND s.bytes <= h.bytes
 		ORDER BY position
 	) w
 	CROSS JOIN LATERAL (

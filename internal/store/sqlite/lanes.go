@@ -250,7 +250,7 @@ func (s *Store) advance(
 // lanes, poisoned ones apart, ?3 of each.
 const followersSQL = `
 SELECT ` + claimColumnsSQL + `, run, sequence, handler_key = wanted AND is_poisoned = 0 AND processing_started_at IS NULL
-	AND (next_attempt_at IS NULL OR next_attempt_at <= ?2)
+	AND abandoned_count = 0 AND interrupted_count = 0 AND (next_attempt_at IS NULL OR next_attempt_at <= ?2)
 FROM (
 	SELECT r.key AS run, json_extract(r.value, '$[2]') AS wanted, f.rowid AS place
 	FROM json_each(?1) r

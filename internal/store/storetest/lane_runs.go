@@ -90,7 +90,7 @@ var laneRunTests = []test{
 		s.complete(noon, run[1], again[0])
 		require.Equal(s, []string{"m4/mail"}, claimed(s.heads(noon, 5)))
 	}},
-	{"a run ends before a row that is not due, poisoned or of another key", func(s *suite) {
+	{"a run ends before a row that is not due, poisoned, once abandoned or of another key", func(s *suite) {
 		worker := s.worker("mail")
 		later := noon.Add(time.Minute)
 		for _, c := range []struct {
@@ -102,6 +102,8 @@ var laneRunTests = []test{
 			{"poisoned", `is_poisoned = true, poisoned_at = ?`, ruleOf("mail"), []string{"2/mail"}},
 			{"poisoned and skipped", `is_poisoned = true, poisoned_at = ?`, skipping(ruleOf("mail")),
 				[]string{"2/mail", "4/mail"}},
+			{"once abandoned", `abandoned_count = 1, created_at = ?`, ruleOf("mail"), []string{"2/mail"}},
+			{"once interrupted", `interrupted_count = 1, created_at = ?`, ruleOf("mail"), []string{"2/mail"}},
 			{"of another key", `handler_key = 'post', processing_started_at = NULL, created_at = ?`, ruleOf("mail"),
 				[]string{"2/mail"}},
 		} {
@@ -122,7 +124,9 @@ var laneRunTests = []test{
 			s.accept(m)
 		}
 		heads := s.heads(noon, 1)
-		require.Len(s, s.runs(worker, ruleOf("mail"), 9, 150, heads...), 2)
+		size := heads[0].Size()
+		require.Empty(s, s.runs(worker, ruleOf("mail"), 9, size-1, heads...))
+		require.Len(s, s.runs(worker, ruleOf("mail"), 9, 3*size-1, heads...), 2)
 	}},
 	{"a run needs its head, at the version that was claimed", func(s *suite) {
 		worker := s.worker("mail")
