@@ -127,8 +127,9 @@ func IDNamespace(name string) ChannelOption {
 // time for consumers; then they are cancelled, and the record's handlers all run again. The next call for the partition
 // waits up to StuckHandlerGrace for a handler that ignores its cancelled context, which Health shows.
 //
-// Direct requires Kafka. Batch handlers, Ordered, TxGroup, CircuitBreaker, Concurrency, Retention and IdempotencyKey
-// are not supported. Statuses that the inbox stored before the channel became Direct are still processed.
+// Direct requires Kafka. Batch handlers, Ordered, TxGroup, CircuitBreaker, Concurrency, FleetConcurrency, Rate, RateBy,
+// Retention and IdempotencyKey are not supported. Statuses that the inbox stored before the channel became Direct are
+// still processed.
 //
 // Do not use it for messages that must not be lost or handled twice. Do not use it for handlers that fail for long: a
 // failing message holds up all that come after it in its partition (contract 1, 7.6).
@@ -363,6 +364,7 @@ func (cfg *config) validateModes(subscriptions []registry.Subscription) error {
 // or no markers.
 func unsupportedOptions(h *handler.Handler, mode engine.Mode) []string {
 	_, breaks := h.CircuitBreaker()
+	_, burst := h.Rate()
 	withoutInbox := mode != engine.Inbox
 	var options []string
 	for _, o := range []struct {
@@ -373,6 +375,9 @@ func unsupportedOptions(h *handler.Handler, mode engine.Mode) []string {
 		{"Ordered", withoutInbox && h.Ordered()},
 		{"TxGroup", withoutInbox && h.TxGroup() > 1},
 		{"Concurrency", withoutInbox && h.Concurrency() > 0},
+		{"FleetConcurrency", withoutInbox && h.FleetConcurrency() > 0},
+		{"Rate", withoutInbox && burst > 0 && h.RateKey() == nil},
+		{"RateBy", withoutInbox && h.RateKey() != nil},
 		{"Retention", mode == engine.Direct && h.Retention() > 0},
 		{"CircuitBreaker", withoutInbox && breaks},
 		{"NotBefore", withoutInbox && h.NotBefore() != nil},

@@ -27,8 +27,8 @@ import (
 // start of its run, and then until SweepMarkers deletes it. While the database or the store cannot be used, the
 // partition waits, uncharged, and Health says so (contract 8.4).
 //
-// Inline requires Kafka. Batch handlers, Ordered, TxGroup, CircuitBreaker and Concurrency are not supported. Messages
-// that the inbox handled before the channel became Inline are not remembered.
+// Inline requires Kafka. Batch handlers, Ordered, TxGroup, CircuitBreaker, Concurrency, FleetConcurrency, Rate and
+// RateBy are not supported. Messages that the inbox handled before the channel became Inline are not remembered.
 //
 // Do not use it for handlers that fail for long, or that call slow services: a failing message holds up every later one
 // of its partition, and each handler holds a transaction while it runs. Nor where operators must be able to see or

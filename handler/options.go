@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 )
 
@@ -18,6 +19,8 @@ type settings struct {
 	codec          any
 	txGroup        int
 	concurrency    int
+	fleet          int
+	rate           rate
 	maxRetries     *int
 	backoff        func(errorCount int) time.Duration
 	retention      time.Duration
@@ -40,6 +43,13 @@ func (s *settings) problems(kind Kind) []error {
 	if s.concurrency < 0 {
 		problems = append(problems, fmt.Errorf("option Concurrency = %d: must be 0 (no limit of its own) or more",
 			s.concurrency))
+	}
+	if s.fleet < 0 {
+		problems = append(problems, fmt.Errorf("option FleetConcurrency = %d: must be 0 (no such limit) or more", s.fleet))
+	}
+	problems = append(problems, s.rate.problems()...)
+	if s.rate.set && s.txGroup > 1 {
+		problems = append(problems, errors.New("Rate spaces calls: TxGroup makes several at once"))
 	}
 	if s.maxRetries != nil && *s.maxRetries < 0 {
 		problems = append(problems, fmt.Errorf("option MaxRetries = %d: must be 0 or more", *s.maxRetries))
@@ -102,6 +112,84 @@ func Concurrency(n int) Option { return func(s *settings) { s.concurrency = n } 
 
 // Concurrency is the handler's own limit of calls at once; 0 is none.
 func (h *Handler) Concurrency() int { return h.concurrency }
+
+// FleetConcurrency limits how many calls of this handler run at once in all workers of the inbox together, and in its
+// ProcessPending calls; 0, the default, is no such limit. One call of a batch handler, and a group that shares a
+// transaction (TxGroup), counts as one. The limit is divided among the workers that live: with fewer than one call for
+// each, some of them run none. Concurrency may limit each worker further.
+//
+// While workers come and go, fewer calls may run, for WorkerTimeout and two sweeps at most. More may run only while a
+// call of a worker that counts as dead goes on: it was frozen, or ignores its cancelled context. The limit holds once
+// all workers have the option; while a deploy changes it, up to the sum of both counts.
+//
+// Do not use it for order, see Ordered, nor for a limit of one worker, see Concurrency. Do not use it on an Inline or
+// Direct channel, where it is an error at start. (Contract 5.18.)
+func FleetConcurrency(n int) Option { return func(s *settings) { s.fleet = n } }
+
+// FleetConcurrency returns the handler's limit of calls at once in all workers; 0 is none.
+func (h *Handler) FleetConcurrency() int { return h.fleet }
+
+// rate holds what Rate and RateBy set.
+type rate struct {
+	set       bool
+	perSecond float64
+	burst     int
+	keyed     bool // RateBy was used
+	key       func(m RawMessage) string
+}
+
+func (r *rate) problems() []error {
+	if !r.set {
+		return nil
+	}
+	var problems []error
+	if !(r.perSecond > 0) || math.IsInf(r.perSecond, 0) {
+		problems = append(problems, fmt.Errorf("option Rate = %g calls a second: must be a number above 0", r.perSecond))
+	}
+	if r.burst < 1 {
+		problems = append(problems, fmt.Errorf("option Rate with a burst of %d: must be 1 or more", r.burst))
+	}
+	if r.keyed && r.key == nil {
+		problems = append(problems, errors.New("RateBy's function is nil"))
+	}
+	return problems
+}
+
+// Rate limits how many calls of this handler start in all workers of the inbox together, and in its ProcessPending
+// calls: in any period no more than perSecond for each second, and burst. A call counts when it gets its slot, and one
+// call of a batch handler as one. Repeats count, except those that follow a deadlock at once. Messages beyond the rate
+// stay due: they are not claimed, or for about 100 ms, and neither charged nor in a slot.
+//
+// The rate is divided into as many parts as burst allows, up to 32, and each worker runs at the rate of its parts. So
+// with a burst of 1 one worker runs all calls. Each part begins empty: the first call of a worker waits. Rate is
+// measured in real time, and reaches 1,000 times burst at most.
+//
+// Do not use it to limit what runs at once, see FleetConcurrency. Do not use it with TxGroup, nor on an Inline or
+// Direct channel, where it is an error at start. (Contract 5.18.)
+func Rate(perSecond float64, burst int) Option {
+	return func(s *settings) { s.rate = rate{set: true, perSecond: perSecond, burst: burst} }
+}
+
+// RateBy is Rate for each key, such as a partner or a tenant, that is computed from the message; messages whose key is
+// empty have no limit. Each message of a batch counts. Messages beyond a key's rate are released, uncharged, and due
+// when their call may start, so that those of other keys come first, however many there are.
+//
+// key is called concurrently, when a message is claimed, and must return the same key for the same message. Messages
+// for which it panics share one key. A worker remembers a key until the rate has given it a full burst again.
+//
+// Do not decode large bodies in key. Do not use it with TxGroup, nor on an Inline or Direct channel, where it is an
+// error at start. (Contract 5.18.)
+func RateBy(perSecond float64, burst int, key func(m RawMessage) string) Option {
+	return func(s *settings) {
+		s.rate = rate{set: true, perSecond: perSecond, burst: burst, keyed: true, key: key}
+	}
+}
+
+// Rate returns the handler's rate and burst; both are 0 without.
+func (h *Handler) Rate() (perSecond float64, burst int) { return h.rate.perSecond, h.rate.burst }
+
+// RateKey returns the function that names the key of a message for its rate; nil if the rate is not by key.
+func (h *Handler) RateKey() func(m RawMessage) string { return h.rate.key }
 
 // MaxRetries is the error count at which this handler's statuses are poisoned, instead of the inbox's MaxRetries; 0 and
 // 1 poison on the first failure. Do not raise it for outages of hours: use CircuitBreaker, which needs an Inbox channel

@@ -3,6 +3,7 @@ package handler_test
 import (
 	"context"
 	"errors"
+	"math"
 	"testing"
 	"time"
 
@@ -27,6 +28,12 @@ func TestDeclarationErrorsNameOptionValueAndAllowedValues(t *testing.T) {
 		"its function is nil":                        handler.New[[]byte]("h", nil),
 		"option Timeout = -1s: must be 0 or more":    handler.New("h", plain, handler.Timeout(-time.Second)),
 		"option Concurrency = -1: must be 0":         handler.New("h", plain, handler.Concurrency(-1)),
+		"option FleetConcurrency = -1: must be 0":    handler.New("h", plain, handler.FleetConcurrency(-1)),
+		"option Rate = 0 calls a second: must be":    handler.New("h", plain, handler.Rate(0, 1)),
+		"option Rate = NaN calls a second: must be":  handler.New("h", plain, handler.Rate(math.NaN(), 1)),
+		"option Rate with a burst of 0: must be 1":   handler.New("h", plain, handler.Rate(5, 0)),
+		"RateBy's function is nil":                   handler.New("h", plain, handler.RateBy(5, 1, nil)),
+		"Rate spaces calls: TxGroup makes several":   handler.NewTx("h", inTx, handler.Rate(5, 1), handler.TxGroup(2)),
 		"option MaxRetries = -1: must be 0 or more":  handler.New("h", plain, handler.MaxRetries(-1)),
 		"option Retention = -1s: must be 0":          handler.New("h", plain, handler.Retention(-time.Second)),
 		"TxGroup needs a transactional handler":      handler.New("h", plain, handler.TxGroup(2)),
@@ -54,7 +61,10 @@ func TestUnsetOptionsAreInheritedFromTheInbox(t *testing.T) {
 	_, own = h.CircuitBreaker()
 	require.False(t, own)
 	require.Nil(t, h.Backoff())
-	require.Equal(t, []int{1, 1, 0}, []int{h.BatchSize(), h.TxGroup(), h.Concurrency()})
+	require.Equal(t, []int{1, 1, 0, 0}, []int{h.BatchSize(), h.TxGroup(), h.Concurrency(), h.FleetConcurrency()})
+	rate, burst := h.Rate()
+	require.Zero(t, rate)
+	require.Zero(t, burst)
 	n, own := handler.New("h", plain, handler.MaxRetries(0)).MaxRetries()
 	require.True(t, own)
 	require.Zero(t, n)

@@ -120,6 +120,12 @@ type HandlerSettings struct {
 	Timeout     time.Duration `json:"timeout"`
 	Concurrency int           `json:"concurrency"`
 	MaxRetries  int           `json:"max_retries"`
+	// FleetConcurrency limits its calls at once in all workers, Rate and Burst how many start, RateByKey for each key; 0
+	// without.
+	FleetConcurrency int     `json:"fleet_concurrency"`
+	Rate             float64 `json:"rate"`
+	Burst            int     `json:"burst"`
+	RateByKey        bool    `json:"rate_by_key"`
 	// Retention is 0 for forever.
 	Retention time.Duration `json:"retention"`
 	// Ordered means that it has lanes, and SkipPoisoned that these pass poisoned statuses.
@@ -159,6 +165,9 @@ func (s HandlerSettings) String() string {
 	add(s.MaxRetries >= math.MaxInt32, "tried without limit")
 	stored := s.Mode == "Inbox"
 	add(stored, "%d calls at once in a worker", s.Concurrency)
+	add(s.FleetConcurrency > 0, "%d in all workers", s.FleetConcurrency)
+	add(s.Burst > 0 && !s.RateByKey, "%g calls a second in all workers, %d at once", s.Rate, s.Burst)
+	add(s.Burst > 0 && s.RateByKey, "%g calls a second of each key in all workers, %d at once", s.Rate, s.Burst)
 	add(stored && s.Retention == 0, "kept forever")
 	add(stored && s.Retention > 0, "kept for %s", health.InWords(s.Retention))
 	add(s.Ordered && s.SkipPoisoned, "in lanes that pass poisoned messages")

@@ -160,8 +160,7 @@ func (c *claimer) nextDue(ctx context.Context, handlers []*handler.Handler, at t
 func (c *claimer) giveBack(tasks []*task, reason error) {
 	for _, t := range tasks {
 		delay := 100*time.Millisecond + rand.N(c.opts.SweepInterval)
-		t.Err = &attempt.Cut{Reason: reason, Delay: delay}
-		c.addResult(result{task: t, verdict: t.judge(c.clock.Now())})
+		c.addResult(postponed(t, reason, delay, c.clock.Now()))
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/scheduler"
@@ -54,7 +56,9 @@ func (p *Processor) ProcessPending(ctx context.Context) (Drained, error) {
 	completer := newCompleter(p.shared)
 	limits := scheduler.Limits{Concurrency: p.opts.Concurrency, BatchSize: p.opts.BatchSize}
 	d := &drain{counts: &counts}
-	d.pool = p.newPool(d, limits, completer)
+	// Its portions outlast the calls of each claim, which end before the claim counts as stuck.
+	d.pool = p.newPool(d, limits, completer,
+		p.newAllotments(uuid.NewString(), p.opts.StuckMessageThreshold+p.opts.HeartbeatInterval, nil))
 	defer d.executor.Close()
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -80,6 +84,10 @@ func (p *Processor) ProcessPending(ctx context.Context) (Drained, error) {
 		return counts, err
 	}
 	defer d.permit.leave()
+	if d.permit.joins {
+		d.limits.useAll(false) // of these handlers the started processor runs what is due
+	}
+	defer d.leaveLimits(ctx)
 	defer func() {
 		if p.now.Load() == nil { // otherwise Stop waits
 			p.notifier.wait(context.WithoutCancel(ctx))
@@ -193,7 +201,8 @@ func (d *drain) prepare(ctx context.Context) error {
 	return d.readPauses(ctx)
 }
 
-// readPauses reads which handlers operators have paused, as often as a running worker does.
+// readPauses reads which handlers operators have paused, as often as a running worker does, and takes free portions of
+// limits for all workers.
 func (d *drain) readPauses(ctx context.Context) error {
 	if time.Since(d.paused) < d.p.opts.HeartbeatInterval {
 		return nil
@@ -201,8 +210,21 @@ func (d *drain) readPauses(ctx context.Context) error {
 	if err := d.p.TakePaused(ctx); err != nil {
 		return fmt.Errorf("process pending: %w", err)
 	}
+	if err := d.limits.renew(ctx); err != nil {
+		return fmt.Errorf("process pending: %w", err)
+	}
 	d.paused = time.Now()
 	return nil
+}
+
+// leaveLimits releases a drain's portions, unless a call ignores its cancelled context.
+func (d *drain) leaveLimits(ctx context.Context) {
+	if slices.ContainsFunc(d.sched.Handlers(), func(h *scheduler.Handler[*task]) bool { return h.Calls() > 0 }) {
+		return
+	}
+	last, done := context.WithTimeout(context.WithoutCancel(ctx), d.p.opts.StatementTimeout)
+	defer done()
+	d.unlocked(func() { d.limits.leave(last) })
 }
 
 // round claims and runs until no handler has more, and stores the results.
@@ -228,10 +250,11 @@ func (d *drain) round(ctx context.Context) error {
 		}
 		d.start()
 		if !claims {
-			if len(d.running) == 0 {
+			next := d.nextStart()
+			if len(d.running) == 0 && (next.IsZero() || interrupted != nil || failed != nil) {
 				break
 			}
-			d.unlocked(func() { <-d.changed })
+			d.await(next)
 		}
 	}
 	d.check()
@@ -246,6 +269,25 @@ func (d *drain) round(ctx context.Context) error {
 		unstored = d.flush(ctx)
 	})
 	return errors.Join(failed, interrupted, unstored)
+}
+
+// await waits until a call has ended, a handler's rate lets one start or, while none runs, the drain is interrupted.
+func (d *drain) await(next time.Time) {
+	var starts <-chan time.Time
+	if !next.IsZero() {
+		starts = time.After(min(time.Until(next), d.p.opts.HeartbeatInterval)) // portions are to be renewed
+	}
+	interrupted := d.attempts.Done()
+	if len(d.running) > 0 {
+		interrupted = nil // the calls end
+	}
+	d.unlocked(func() {
+		select {
+		case <-d.changed:
+		case <-starts:
+		case <-interrupted:
+		}
+	})
 }
 
 // interrupted returns the error that ends the drain early, if its context or its lease has ended.

@@ -215,6 +215,7 @@ func (a *activity) holdsLock() bool {
 type permit struct {
 	term  context.Context
 	held  func() bool // whether the lock is held at this moment; nil in Competing mode
+	joins bool        // whether it shares the lock of the started processor
 	leave func()
 }
 
@@ -284,7 +285,7 @@ func (p *Processor) joinLock(ctx context.Context) *permit {
 	if s.lock == nil || !s.lock.acquireShared() {
 		return nil
 	}
-	return &permit{term: s.lock.hold.Term(), held: s.lock.hold.Held, leave: func() {
+	return &permit{term: s.lock.hold.Term(), held: s.lock.hold.Held, joins: true, leave: func() {
 		p.giveUpLock(ctx, func(ctx context.Context, _ bool) error { return s.lock.releaseShared(ctx) })
 	}}
 }

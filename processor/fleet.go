@@ -153,6 +153,17 @@ func (f *fleet) compareHandlers(workers []store.WorkerState) {
 	maps.DeleteFunc(f.others, func(set string, _ time.Time) bool { return !met[set] })
 }
 
+// workers reads the rows of all workers.
+func (s *shared) workers(ctx context.Context) ([]store.WorkerState, error) {
+	stmt, cancel := context.WithTimeout(ctx, s.opts.StatementTimeout)
+	defer cancel()
+	workers, err := s.store.Workers(stmt, s.clock.Now())
+	if err != nil {
+		return nil, fmt.Errorf("list workers: %w", err)
+	}
+	return workers, nil
+}
+
 // difference returns the keys that are not in others, at most ten.
 func difference(keys, others []string) []string {
 	rest := slices.DeleteFunc(slices.Clone(keys), func(key string) bool { return slices.Contains(others, key) })

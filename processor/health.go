@@ -115,8 +115,8 @@ type Backlog struct {
 	Capped                             bool
 	// OldestDue is when the oldest of the due statuses became due; zero if none is due.
 	OldestDue time.Time
-	// Paused reports that operators have paused the handler. Broken reports that its circuit breaker lets nothing
-	// start. Neither handler is claimed for.
+	// Paused reports that operators have paused the handler. Broken reports that its circuit breaker, or a limit for all
+	// workers (contract 5.18), lets nothing start here. Neither handler is claimed for.
 	Paused, Broken bool
 }
 
@@ -160,6 +160,9 @@ func (p *Processor) Backlog(ctx context.Context) ([]Backlog, int, error) {
 	var backlogs []Backlog
 	for h := range p.registry.Handlers() {
 		its := Backlog{HandlerKey: h.Key(), Paused: p.Paused(h), Broken: p.policies[h].breaker.state().Shut()}
+		if a := p.now.Load(); a != nil && a.session.Load().limits.limits[h].holdsBack() {
+			its.Broken = true
+		}
 		for _, key := range h.Keys() {
 			its.add(byKey[key])
 		}

@@ -39,7 +39,7 @@ type loop struct {
 func newLoop(p *Processor, a *activity, s *session) *loop {
 	limits := scheduler.Limits{Concurrency: p.opts.Concurrency, Prefetch: p.opts.Prefetch, BatchSize: p.opts.BatchSize}
 	l := &loop{act: a, session: s, mayStart: s.mayStart}
-	l.pool = p.newPool(l, limits, a.completer)
+	l.pool = p.newPool(l, limits, a.completer, s.limits)
 	return l
 }
 
@@ -77,6 +77,7 @@ func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) {
 			}
 		} else if l.applyLock() {
 			l.applyPauses()
+			l.applyLimits()
 			l.noteOpened(l.applyBreakers())
 			l.start()
 			l.claim()
@@ -346,7 +347,8 @@ func (l *loop) ended(g *group, again bool) (next *group) {
 	if l.open() {
 		next = l.next()
 	}
-	if next == nil || again || g.overdue || l.slotsOf(g.handler).Idle() || l.round == nil && l.sched.ShouldClaim() {
+	if next == nil || again || g.overdue || l.slotsOf(next.handler).AwaitsRate() || l.slotsOf(g.handler).Idle() ||
+		l.round == nil && l.sched.ShouldClaim() {
 		l.changed.Notify()
 	}
 	return next

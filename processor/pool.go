@@ -22,6 +22,7 @@ type pool struct {
 	owner     owner
 	completer *completer
 	executor  routine.Executor // of attempts; closed by the owner
+	limits    *allotments
 
 	// changed wakes the owner.
 	changed routine.Signal
@@ -50,12 +51,12 @@ type owner interface {
 	outlived(g *group)
 }
 
-func (p *Processor) newPool(owner owner, limits scheduler.Limits, completer *completer) pool {
+func (p *Processor) newPool(owner owner, limits scheduler.Limits, completer *completer, allotted *allotments) pool {
 	var rules []scheduler.Rules
 	for h := range p.registry.Handlers() {
-		rules = append(rules, p.policies[h].rules(h))
+		rules = append(rules, allotted.rules(p.policies[h].rules(h), h))
 	}
-	return pool{p: p, owner: owner, completer: completer, changed: routine.NewSignal(),
+	return pool{p: p, owner: owner, completer: completer, limits: allotted, changed: routine.NewSignal(),
 		sched: scheduler.New[*task](limits, rules, p.opts.PollingInterval), running: map[*group]bool{}}
 }
 
@@ -82,8 +83,10 @@ func (w *pool) next() *group {
 			h.NotStarted(g.bytes)
 			continue
 		}
-		// Since the last check the circuit may have opened, or another group's probe may have started.
-		w.giveBack(g.admit(w.p.policies[g.handler].breaker), errCircuit)
+		if w.setAside(g); len(g.tasks) > 0 {
+			// Since the last check the circuit may have opened, or another group's probe may have started.
+			w.giveBack(g.admit(w.p.policies[g.handler].breaker), errCircuit)
+		}
 		if len(g.tasks) == 0 {
 			h.NotStarted(g.bytes)
 			continue
@@ -181,7 +184,7 @@ func (w *pool) enqueue(tasks []*task, front bool) {
 	for _, t := range tasks {
 		t.queued = now
 	}
-	w.giveBack(w.slotsOf(tasks[0].Handler).Enqueue(tasks, front), errUnreturned)
+	w.giveBack(w.slotsOf(tasks[0].Handler).Enqueue(tasks, front), errNoCalls)
 }
 
 // noteOverdue replaces the slot of a handler that ignores its cancelled context. Its claims stay
@@ -193,7 +196,7 @@ func (w *pool) noteOverdue(g *group) {
 	g.overdue = true
 	h := w.slotsOf(g.handler)
 	dropped, last := h.Overdue()
-	w.giveBack(dropped, errUnreturned)
+	w.giveBack(dropped, errNoCalls)
 	if last {
 		w.p.log.Error("inbox: claiming stops for a handler whose calls do not return",
 			zap.String(telemetry.FieldHandlerKey, g.handler.Key()), zap.Int(telemetry.FieldStuck, h.Stuck()))

@@ -33,6 +33,7 @@ func idleLoop(t *testing.T, fn func(context.Context, handler.Message[[]byte]) er
 		Options: options, Clock: clock.System{}, Logger: zap.NewNop(), Counters: &telemetry.Counters{}})
 	require.NoError(t, err)
 	session := newSession(t.Context(), options.WorkerTimeout)
+	session.limits = p.newAllotments(session.id, options.WorkerTimeout, nil)
 	t.Cleanup(func() { session.end(errStopping) })
 	held := newHeld()
 	completer := p.newCompleter(held)

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -309,6 +310,7 @@ func (p *Processor) Start(context.Context) error {
 func (p *Processor) newSession(alive context.Context) *session {
 	s := newSession(alive, p.opts.WorkerTimeout)
 	s.lock = p.sessionLock(s)
+	s.limits = p.newAllotments(s.id, p.opts.WorkerTimeout, func(h *handler.Handler) int { return p.callsOf(s, h) })
 	return s
 }
 
@@ -388,12 +390,31 @@ func (p *Processor) register(work context.Context, h *heart, s *session) error {
 	}
 }
 
-// begin reads the database's clock and sends a session's first heartbeat.
+// begin reads the database's clock, sends a session's first heartbeat and takes its portions of limits.
 func (p *Processor) begin(ctx context.Context, h *heart, s *session) error {
 	if err := p.readClock(ctx); err != nil {
 		return err
 	}
-	return h.beat(ctx, s)
+	if err := h.beat(ctx, s); err != nil || !s.limits.leased() {
+		return err
+	}
+	workers, err := h.workers(ctx)
+	if err != nil {
+		return err
+	}
+	return s.limits.adjust(ctx, workers, func(string) bool { return false })
+}
+
+// callsOf returns how many calls of a handler run in a session. Before its loop begins, and after it has ended, their
+// number is unknown.
+func (p *Processor) callsOf(s *session, h *handler.Handler) int {
+	l := p.loop.Load()
+	if l == nil || l.session != s {
+		return math.MaxInt
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.slotsOf(h).Calls()
 }
 
 // readClock reads the database's clock.
@@ -466,6 +487,7 @@ func (p *Processor) Stop(ctx context.Context) error {
 	}
 	if settled {
 		p.markStopped(a.hard, s)
+		s.limits.leave(a.hard)
 	}
 	if s.lock != nil {
 		p.noteRelease(s.lock.leave(a.hard, settled))

@@ -208,11 +208,12 @@ func (l *loop) lapse() {
 	}
 }
 
-// nextLapse returns when lapse has to run next; zero if it need not.
+// nextLapse returns when lapse has to run next, or a handler's rate lets a call start; zero if neither will.
 func (l *loop) nextLapse() (next time.Time) {
+	next = l.nextStart()
 	for _, r := range l.reservations {
 		if !r.grant.Expired() {
-			next = r.until
+			next = earlier(next, r.until)
 			break
 		}
 	}

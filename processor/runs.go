@@ -28,6 +28,8 @@ func (l *loop) extend(g *group) {
 	switch {
 	case policy.runSize == 0, len(g.handler.LegacyKeys()) > 0: // a claim has to look for siblings
 		return
+	case g.handler.RateKey() != nil: // each message counts
+		return
 	case policy.breaker != nil && policy.breaker.state() != scheduler.Closed: // a probe comes alone
 		return
 	}

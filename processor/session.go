@@ -25,6 +25,7 @@ type session struct {
 	claims    context.Context
 	endClaims context.CancelFunc
 	lock      *lock // nil in Competing mode
+	limits    *allotments
 
 	mu    sync.Mutex
 	last  time.Time   // when the last successful heartbeat was sent, monotonic
@@ -121,7 +122,8 @@ type heart struct {
 }
 
 // beat sends one heartbeat and reads which handlers operators have paused. The heartbeat counts from the moment before
-// the statement. If the response took long, the database saw us earlier than we saw the response.
+// the statement. If the response took long, the database saw us earlier than we saw the response. Portions of limits
+// are renewed after that moment, too, so they last as long as the session.
 func (h *heart) beat(ctx context.Context, s *session) error {
 	stmt, cancel := context.WithTimeout(ctx, min(h.opts.StatementTimeout, h.opts.WorkerTimeout/3))
 	defer cancel()
@@ -129,8 +131,10 @@ func (h *heart) beat(ctx context.Context, s *session) error {
 	row := h.row
 	row.ID = s.id
 	row.Health, row.Consumers = h.report()
-	err := h.store.Heartbeat(stmt, row, h.clock.Now())
-	if err != nil {
+	if err := h.store.Heartbeat(stmt, row, h.clock.Now()); err != nil {
+		return err
+	}
+	if err := s.limits.renew(stmt); err != nil {
 		return err
 	}
 	if s.beat(at) {

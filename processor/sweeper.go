@@ -21,6 +21,7 @@ const sweepBatch = 500
 // handlers that no program has. Any number of workers may sweep concurrently; the versions make that harmless.
 type sweeper struct {
 	*shared
+	limits *allotments // the worker's
 	// poisoned is called for each status that the sweep poisons.
 	poisoned func(ctx context.Context, r result)
 
@@ -34,7 +35,8 @@ type sweeper struct {
 
 // sweep runs the sweeper until ctx ends.
 func (p *Processor) sweep(ctx context.Context, h *heart, s *session) {
-	sw := &sweeper{shared: p.shared, poisoned: func(ctx context.Context, r result) { p.reports.CallHooks(ctx, r.event()) }}
+	sw := &sweeper{shared: p.shared, limits: s.limits,
+		poisoned: func(ctx context.Context, r result) { p.reports.CallHooks(ctx, r.event()) }}
 	defer sw.leave(ctx, s.id)
 	ticker := time.NewTicker(p.opts.SweepInterval)
 	defer ticker.Stop()
@@ -66,7 +68,7 @@ func (s *sweeper) sweep(ctx context.Context, self string, fleet *fleet) error {
 	asked := time.Now()
 	workers, err := s.workers(ctx)
 	if err != nil {
-		return err
+		return fmt.Errorf("sweep: %w", err)
 	}
 	if len(workers) > 0 {
 		s.clock.Follow(workers[0].Read, asked)
@@ -77,7 +79,8 @@ func (s *sweeper) sweep(ctx context.Context, self string, fleet *fleet) error {
 		return err
 	}
 	fleet.compareKeys(pending, workers)
-	problems := []error{s.recover(ctx, self, workers, pending), s.prune(ctx, workers)}
+	problems := []error{s.recover(ctx, self, workers, pending), s.limits.adjust(ctx, workers, s.isDead),
+		s.prune(ctx, workers)}
 	if s.lanes.checkDue() {
 		problems = append(problems, s.lanes.check(ctx))
 	}
@@ -92,16 +95,6 @@ func (s *sweeper) pendingKeys(ctx context.Context) ([]string, error) {
 		return nil, fmt.Errorf("sweep: pending handler keys: %w", err)
 	}
 	return pending, nil
-}
-
-func (s *sweeper) workers(ctx context.Context) ([]store.WorkerState, error) {
-	stmt, cancel := context.WithTimeout(ctx, s.opts.StatementTimeout)
-	defer cancel()
-	workers, err := s.store.Workers(stmt, s.clock.Now())
-	if err != nil {
-		return nil, fmt.Errorf("sweep: list workers: %w", err)
-	}
-	return workers, nil
 }
 
 // recoveryLease is the lease of the worker that recovers claims. It expires well before the silence

@@ -18,6 +18,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/handlertx"
 	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/internal/redaction"
+	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/scheduler"
 	"github.com/gorm-inbox/inbox/internal/sealing"
 	"github.com/gorm-inbox/inbox/internal/store"
@@ -37,6 +38,7 @@ type task struct {
 	waited bool        // whether its wait since it became due was measured
 	// messageType and transport are the message's, and are kept after forgetMessage.
 	messageType, transport string
+	rateKey                string // for which its call counts, if the handler has a rate by key
 	// until is when a drain's claim counts as stuck; zero for a worker's claim.
 	until time.Time
 }
@@ -46,12 +48,36 @@ func newTask(c store.Claim, h *handler.Handler, p *policy) *task {
 		claim: c, policy: p}
 	if m := c.Message; m != nil {
 		t.messageType, t.transport = m.Type, m.TransportName
+		if p.rateKey != nil {
+			t.rateKey = rateKeyOf(p.rateKey, m)
+		}
 	}
 	if c.InterruptedCount > 0 { // by any process; it has waited at least this long since
 		t.Interrupted = c.InterruptedCount
 		t.LastInterrupted = time.Now().Add(-attempt.MinBackoff(c.InterruptedCount, p.maxRetryDelay))
 	}
 	return t
+}
+
+// rateKeyOf returns the key of a message for its handler's rate; "" if it has none. Messages for which find panics, or
+// that cannot be read, share a key.
+func rateKeyOf(find func(handler.RawMessage) string, m *models.Message) (key string) {
+	err := routine.Protect("the key of its rate", func() error {
+		p, err := properties.Parse(m.SerializedProperties)
+		key = find(handler.RawMessage{Channel: p.Channel, ID: m.ID, Type: m.Type, Source: m.Source, Content: m.Content,
+			ContentType: m.ContentType, Transport: m.TransportName, Properties: p, OrderingKey: m.OrderingKey})
+		return err
+	})
+	if err != nil {
+		return "\x00" // an application's key hardly is
+	}
+	return key
+}
+
+// claimedBefore returns how often the status was claimed before and released, and at least 1 if it has failed. Each
+// claim, and each result, raises the version by one.
+func (t *task) claimedBefore() int {
+	return max(int(t.claim.Version-firstClaim)/2-t.claim.ErrorCount, min(t.claim.ErrorCount, 1))
 }
 
 // number returns the number of the present attempt, counted from 1.
@@ -122,6 +148,8 @@ type policy struct {
 	maxRetryDelay time.Duration
 	// lanes is the rule for the handler's lanes; nil if it is not ordered.
 	lanes *store.LaneRule
+	// rateKey names the key of a message's rate; nil if the handler's rate is not by key.
+	rateKey func(m handler.RawMessage) string
 	// redactor redacts error texts. It is the inbox's.
 	redactor redaction.Redactor
 }
@@ -131,7 +159,7 @@ func newPolicy(
 ) *policy {
 	p := &policy{
 		Policy:    attempt.NewPolicy(h, opts.HandlerTimeout, opts.MaxRetries, opts.MaxRetryDelay, inboxDelay),
-		groupSize: max(h.BatchSize(), h.TxGroup()), maxRetryDelay: opts.MaxRetryDelay,
+		groupSize: max(h.BatchSize(), h.TxGroup()), maxRetryDelay: opts.MaxRetryDelay, rateKey: h.RateKey(),
 	}
 	if settings, own := h.CircuitBreaker(); own {
 		p.breaker = newBreaker(settings, func() { wake(h.Key()) })
@@ -398,11 +426,12 @@ var (
 
 // Causes for which a claim is released without an attempt.
 var (
-	errPaused     = attempt.NewInterruption("its handler is paused")
-	errWaited     = attempt.NewInterruption("it waited too long for a slot, other workers may be free")
-	errCircuit    = attempt.NewInterruption("its handler's circuit breaker is open")
-	errUnreturned = attempt.NewInterruption("its handler's calls do not return")
-	errLate       = attempt.NewInterruption("its claim waited too long behind others")
+	errPaused  = attempt.NewInterruption("its handler is paused")
+	errWaited  = attempt.NewInterruption("it waited too long for a slot, other workers may be free")
+	errCircuit = attempt.NewInterruption("its handler's circuit breaker is open")
+	errNoCalls = attempt.NewInterruption("no call of its handler may start here: its calls do not return, or a limit is used up")
+	errRate    = errors.New("the rate of its key is used up")
+	errLate    = attempt.NewInterruption("its claim waited too long behind others")
 )
 
 // judge returns the effect of the attempt's verdict on the status. A status that is due again is due at least one
@@ -460,6 +489,12 @@ func poisonedBy(settle store.Settlement, text *string, err error) verdict {
 // releasedResult returns the result of a claim that is released without an attempt, and why.
 func releasedResult(t *task, why *attempt.Interruption, now time.Time) result {
 	t.Err, t.Cause = why, why
+	return result{task: t, verdict: t.judge(now)}
+}
+
+// postponed returns the result of a claim that is released without an attempt until a delay is over, and why.
+func postponed(t *task, why error, delay time.Duration, now time.Time) result {
+	t.Err = &attempt.Cut{Reason: why, Delay: delay}
 	return result{task: t, verdict: t.judge(now)}
 }
 

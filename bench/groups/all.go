@@ -15,6 +15,8 @@ func All() []trial.Group {
 		Outgoing(),
 		Big(),
 		Waiting(),
+		Limits(),
+		Tenants(),
 		Ordered(),
 		Recovery(),
 		Xmin(),

@@ -298,7 +298,8 @@ func newLocks(a *app) *cobra.Command {
 		Long: `Lists the leases: those of cleanup and of recovering claims, each of which one
 worker at a time holds, in exclusive mode the lease of processing, and for each
 channel that publishes copies to its dead-letter topic a lease "copies:CHANNEL".
-An expired lease is free.
+The portions of a handler's limits for all workers are "limit:KEY:N". An expired
+lease is free, but a worker's portion only once that worker is dead.
 
 JSON: a list of ops.Lease.`,
 		Example: `  inboxctl locks`,

@@ -150,6 +150,7 @@ func (e *Engine) settings() string {
 				maxRetries = c.MaxRetries
 			}
 			breaker, _ := h.CircuitBreaker()
+			perSecond, burst := h.Rate()
 			destination := ""
 			if c.Sender != nil {
 				destination = c.Sender.destination()
@@ -159,6 +160,7 @@ func (e *Engine) settings() string {
 				Kind: h.Kind().String(), Timeout: e.timeoutOf(h), MaxRetries: maxRetries,
 				Concurrency: cmp.Or(h.Concurrency(), p.Concurrency), Retention: cmp.Or(h.Retention(), e.cfg.Cleanup.Retention),
 				Ordered: h.Ordered(), SkipPoisoned: h.SkipsPoisoned(), BatchSize: h.BatchSize(), TxGroup: h.TxGroup(),
+				FleetConcurrency: h.FleetConcurrency(), Rate: perSecond, Burst: burst, RateByKey: h.RateKey() != nil,
 				BreakerFailures: breaker.Failures, BreakerOpenFor: breaker.OpenFor})
 		}
 	}

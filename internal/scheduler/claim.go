@@ -129,7 +129,7 @@ func (s *Scheduler[T]) quotas() (messages, atOnce map[*Handler[T]]int) {
 		total += slots[h]
 	}
 	for _, h := range wanting {
-		if short := min(fair, h.limit()) - h.busy() - slots[h]; short > 0 && total < s.limits.BatchSize {
+		if short := min(min(fair, h.limit())-h.busy(), h.room()) - slots[h]; short > 0 && total < s.limits.BatchSize {
 			short = min(short, s.limits.BatchSize-total)
 			slots[h] += short
 			total += short

@@ -43,7 +43,7 @@ func (s *Scheduler[T]) ReserveNext(wanted map[string]int) *Grant[T] {
 	g := &Grant[T]{scheduler: s, messages: map[*Handler[T]]int{}}
 	for key, n := range wanted {
 		h := s.byKey[key]
-		slots := h.share() - h.busy()
+		slots := min(h.share()-h.busy(), h.rateRoom())
 		if h.mayBeDue || h.claimsUnknown {
 			slots--
 		}

@@ -1,6 +1,9 @@
 package scheduler
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // Rules are the constants of one handler.
 type Rules struct {
@@ -14,6 +17,20 @@ type Rules struct {
 	Counted bool
 	// Circuit returns the present state of the circuit breaker; nil means always Closed.
 	Circuit func() Circuit
+	// Allotted returns how many slots the handler may hold here by a limit for all workers; nil means no such limit.
+	Allotted func() int
+	// Rate limits how fast its groups start; nil means no limit.
+	Rate Rate
+}
+
+// Rate limits the starts of one handler's groups.
+type Rate interface {
+	// Ready returns how many groups may start now.
+	Ready() int
+	// Ahead returns how many more may be claimed, because they may start soon.
+	Ahead() int
+	// Take counts the start of a group.
+	Take()
 }
 
 // Circuit is the state of a circuit breaker.
@@ -216,12 +233,15 @@ func (h *Handler[T]) queued() int { return h.alone + h.slots(len(h.queue)-h.alon
 
 func (h *Handler[T]) busy() int { return h.running + h.queued() }
 
-// limit returns how many slots the handler may hold at once: its own limit, and one while its circuit breaker is
-// probing. Overdue calls hold none of the inbox's slots, but they still run, so they count against the handler's limit.
+// limit returns how many slots the handler may hold at once: its own limit, that for all workers, and one while its
+// circuit breaker is probing. Overdue calls hold none of the inbox's slots, but they still run, so they count.
 func (h *Handler[T]) limit() int {
 	limit := h.limits.Concurrency
 	if own := h.rules.Concurrency; own > 0 {
 		limit = own - h.stuck
+	}
+	if h.rules.Allotted != nil {
+		limit = min(limit, h.rules.Allotted()-h.stuck)
 	}
 	if h.circuit().Probing() {
 		limit = min(limit, 1)
@@ -241,16 +261,40 @@ func (h *Handler[T]) claimable() bool {
 // in the queue. A handler with its own limit gets at most twice that limit, so that no worker hoards messages that
 // others could run. A probe comes alone.
 func (h *Handler[T]) room() int {
-	limit := h.limit()
+	limit, ahead := h.limit(), h.ahead()
 	switch {
 	case h.circuit().Probing():
-		return limit - h.busy()
-	case h.rules.Concurrency > 0:
-		return h.share() + min(limit, h.ahead()) - h.busy()
-	default:
-		return h.share() + h.ahead() - h.busy()
+		return min(limit-h.busy(), h.rateRoom())
+	case h.rules.Concurrency > 0 || limit < h.limits.Concurrency:
+		ahead = min(ahead, limit)
 	}
+	return min(h.share()+ahead-h.busy(), h.rateRoom())
 }
+
+// rateRoom returns how many more slots' worth of messages the handler's rate lets it claim. It returns 0 until half of
+// what may wait has started, because a small claim costs as much as a large one.
+func (h *Handler[T]) rateRoom() int {
+	if h.rules.Rate == nil {
+		return math.MaxInt
+	}
+	ahead := h.rules.Rate.Ahead()
+	room := h.rules.Rate.Ready() + ahead - h.queued()
+	if room < max(1, ahead/2) {
+		return 0
+	}
+	return room
+}
+
+// mayStart reports whether the handler's rate lets a group start now.
+func (h *Handler[T]) mayStart() bool { return h.rules.Rate == nil || h.rules.Rate.Ready() > 0 }
+
+// AwaitsRate reports whether messages are queued, or may be due, and only the handler's rate keeps them from starting.
+func (h *Handler[T]) AwaitsRate() bool {
+	return !h.mayStart() && (len(h.queue) > 0 || h.mayBeDue) && !h.paused && h.canRun() && !h.circuit().Shut()
+}
+
+// Calls returns how many calls of the handler run, those that ignore their cancellation included.
+func (h *Handler[T]) Calls() int { return h.running + h.stuck }
 
 // expectWork says that the database may have an unknown number of due messages.
 func (h *Handler[T]) expectWork() { h.mayBeDue, h.knownDue = true, 0 }

@@ -103,7 +103,7 @@ func (s *Scheduler[T]) Next() (*Handler[T], []T) {
 	for i := range s.handlers {
 		h := s.roundHandler(i)
 		if len(h.queue) == 0 || h.paused || (running >= s.limits.Concurrency && h.running >= fair) ||
-			h.running >= h.limit() || h.circuit().Shut() {
+			h.running >= h.limit() || h.circuit().Shut() || !h.mayStart() {
 			continue
 		}
 		if best == nil || h.running < best.running {
@@ -118,6 +118,9 @@ func (s *Scheduler[T]) Next() (*Handler[T], []T) {
 		size = 1
 	}
 	best.running++
+	if best.rules.Rate != nil {
+		best.rules.Rate.Take()
+	}
 	return best, best.take(size)
 }
 

@@ -334,3 +334,56 @@ func TestNextLaneMessagesGetImmediatelyFreeSlots(t *testing.T) {
 	s.Handler("b").Enqueue(messages(1), false)
 	require.Equal(t, 15, next("b", 30))
 }
+
+// spaced is a Rate for tests.
+type spaced struct{ ready, ahead int }
+
+func (r *spaced) Ready() int { return r.ready }
+func (r *spaced) Ahead() int { return r.ahead }
+func (r *spaced) Take()      { r.ready-- }
+
+func TestRateBoundsClaimsAndStarts(t *testing.T) {
+	rate := &spaced{ready: 2, ahead: 4}
+	s := rig(Limits{Concurrency: 10, Prefetch: 10, BatchSize: 100}, Rules{Key: "a", Rate: rate, Counted: true})
+	s.Notify(nil, true)
+	require.Equal(t, map[string]int{"a": 6}, s.asks(), "what may start now, and soon")
+	s.EndClaim(Claimed{Full: []string{"a"}})
+	h := s.Handler("a")
+	h.Enqueue(messages(6), false)
+	require.False(t, h.AwaitsRate())
+	for range 2 {
+		started, _ := s.Next()
+		require.Equal(t, h, started)
+	}
+	started, _ := s.Next()
+	require.Nil(t, started)
+	require.True(t, h.AwaitsRate())
+	require.Nil(t, s.asks(), "enough wait")
+	rate.ready = 2
+	require.Equal(t, map[string]int{"a": 2}, s.asks(), "half of what may wait can start")
+}
+
+func TestAllottedSlotsBoundAHandler(t *testing.T) {
+	allotted := 2
+	s := rig(Limits{Concurrency: 10, Prefetch: 10, BatchSize: 100},
+		Rules{Key: "a", Allotted: func() int { return allotted }})
+	s.Notify(nil, true)
+	require.Equal(t, map[string]int{"a": 4}, s.asks())
+	s.EndClaim(Claimed{Full: []string{"a"}})
+	h := s.Handler("a")
+	h.Enqueue(messages(4), false)
+	for range 2 {
+		started, _ := s.Next()
+		require.Equal(t, h, started)
+	}
+	started, _ := s.Next()
+	require.Nil(t, started)
+	require.Equal(t, 2, h.Calls())
+	allotted = 0
+	require.Len(t, h.Drop(), 2, "other workers run them")
+	require.Nil(t, s.asks())
+	require.Len(t, h.Enqueue(messages(1), false), 1, "a claim that was under way is refused")
+	allotted = 1
+	started, _ = s.Next()
+	require.Nil(t, started, "two calls from before still run")
+}

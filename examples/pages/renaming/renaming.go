@@ -67,6 +67,26 @@ func forgotten(fulfilOrder fulfil) inbox.Option {
 	return inbox.Channel("orders.events", inbox.On("order.placed", inbox.Func("fulfil-order", fulfilOrder)))
 }
 
+// limited calls a partner no faster than the contract with it allows.
+func limited(callPartner fulfil) inbox.Option {
+	return inbox.Channel("orders.events", inbox.On("order.placed",
+		//page:begin limited
+		inbox.Func("call-partner", callPartner, handler.FleetConcurrency(4), handler.Rate(5, 4)),
+		//page:end
+	))
+}
+
+// fair gives each source of messages a rate of its own.
+func fair(callPartner fulfil) inbox.Option {
+	return inbox.Channel("orders.events", inbox.On("order.placed",
+		//page:begin tenants
+		inbox.Func("call-partner", callPartner, handler.RateBy(5, 4, func(m handler.RawMessage) string {
+			return m.Source
+		})),
+		//page:end
+	))
+}
+
 // renamed has given the channel another name.
 func renamed(fulfilOrder fulfil) inbox.Option {
 	//page:begin channel

@@ -52,6 +52,16 @@ func accept(t *testing.T, ib *inbox.Inbox, orders ...string) {
 	}
 }
 
+func TestLimitedHandlerRunsAll(t *testing.T) {
+	for _, limit := range []func(fulfil) inbox.Option{limited, fair} {
+		partner := newRan()
+		ib := deployed(t, testenv.SQLite(t), limit(partner.handle))
+		accept(t, ib, "o-1")
+		process(t, ib)
+		require.Equal(t, map[string]int{"o-1": 1}, partner.counts)
+	}
+}
+
 func process(t *testing.T, ib *inbox.Inbox) {
 	t.Helper()
 	_, err := ib.ProcessPending(t.Context())

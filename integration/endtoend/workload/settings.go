@@ -40,6 +40,8 @@ type Settings struct {
 	Mode processor.Mode
 	// ClockOffset is how far this worker's own clock is ahead.
 	ClockOffset time.Duration
+	// FleetConcurrency, if not zero, limits how many calls of the jobs' plain handler run at once in all workers.
+	FleetConcurrency int
 	// RetryDelay, if not zero, is the delay before the jobs' handlers are retried, without jitter.
 	RetryDelay time.Duration
 
@@ -88,7 +90,7 @@ const cleanupInterval = time.Second
 // whenever their database is down.
 func (s Settings) Options(h *Handlers, log *zap.Logger) []inbox.Option {
 	channel := []inbox.ChannelOption{inbox.On(JobType, inbox.Tx(EffectKey, h.RecordEffect, s.retries()...),
-		inbox.Func(RunKey, h.LogRun, s.retries()...))}
+		inbox.Func(RunKey, h.LogRun, append(s.retries(), handler.FleetConcurrency(s.FleetConcurrency))...))}
 	if s.Generation != 0 {
 		channel = append(channel, s.laneOptions(h))
 	}
