@@ -37,7 +37,7 @@ func (l *loop) extend(g *group) {
 	}
 	requests := g.runs(policy, r.Bytes())
 	if len(requests) == 0 {
-		r.Abandon(false)
+		r.addTo(g, nil, 0)
 		return
 	}
 	stmt, cancel := context.WithTimeout(l.session.claims, l.p.opts.StatementTimeout)
@@ -53,7 +53,7 @@ func (l *loop) extend(g *group) {
 			zap.String(telemetry.FieldHandlerKey, g.handler.Key()), zap.Error(err))
 		return
 	}
-	r.addTo(g, claims)
+	r.addTo(g, claims, len(requests)*requests[0].Limit)
 }
 
 // reserveRuns reserves memory for runs. The reservation also keeps claims from being reconciled meanwhile, which would
@@ -88,8 +88,9 @@ func (g *group) runs(policy *policy, bytes int) (requests []store.RunRequest) {
 	return requests
 }
 
-// addTo adds the claims of runs to a group, and ends the reservation. If the worker has ended, the claims are released.
-func (r *Reservation) addTo(g *group, claims []store.Claim) {
+// addTo adds the claims of runs to a group, of so many that were asked for, and ends the reservation. If the worker has
+// ended, the claims are released.
+func (r *Reservation) addTo(g *group, claims []store.Claim, asked int) {
 	l := r.loop
 	tasks := make([]*task, 0, len(claims))
 	for _, c := range claims {
@@ -110,7 +111,9 @@ func (r *Reservation) addTo(g *group, claims []store.Claim) {
 			bytes += t.Size()
 		}
 		g.tasks, g.bytes = append(g.tasks, tasks...), g.bytes+bytes
-		l.slotsOf(g.handler).Grew(bytes)
+		slots := l.slotsOf(g.handler)
+		slots.Grew(bytes)
+		slots.SetGroupSize(lanesOfNext(slots.GroupSize(), len(claims), asked, l.p.policies[g.handler].runSize))
 	}
 	l.mu.Unlock()
 	if closed {
@@ -118,8 +121,21 @@ func (r *Reservation) addTo(g *group, claims []store.Claim) {
 	}
 }
 
-// runHeads is the share of a run's messages that are claimed as usual: one in so many.
+// runHeads is how many messages a run has at first for each that is claimed as usual.
 const runHeads = 10
+
+// lanesOfNext returns how many messages the next calls begin with, each of a lane of its own. If this call's lanes had
+// as many more messages as were asked for, it is half, because such a message is cheaper than the first of a lane. If
+// they had none, it is twice as many, so that calls have many messages then, too.
+func lanesOfNext(lanes, found, asked, runSize int) int {
+	switch {
+	case found == 0:
+		return min(2*lanes, max(runSize/2, 2))
+	case found == asked:
+		return max(lanes/2, min(20, runSize), 2)
+	}
+	return lanes
+}
 
 // isRun reports whether the group may have several messages of one lane.
 func (g *group) isRun() bool { return g.handler.RunSize() > 0 }

@@ -145,7 +145,10 @@ func TestWorkerWithItsClockBrokenWhileItClaimsARunGoesOn(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		c := &brokenClock{}
 		var s sink
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) { o.Clock = c }), s.channel())
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			// A claim that was lost with its session comes back after this.
+			o.Clock, o.Processor.WorkerTimeout = c, 2*time.Second
+		}), s.channel())
 		inboxtest.Start(t, ib)
 		for _, key := range many(10) {
 			acceptOut(t, ib, key, 5)

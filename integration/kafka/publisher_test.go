@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,11 +19,13 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/integration/kafkaproxy"
 	"github.com/gorm-inbox/inbox/integration/servers"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/kafkapublisher"
@@ -513,6 +516,61 @@ func TestSilentBrokerFailsTheCallWithinItsTimeouts(t *testing.T) {
 	requireLater(t, p.Publish(t.Context(), keyed("k", "2"))...)
 	require.NoError(t, k.Restart())
 	eventuallyPublished(t, p, keyed("k", "2"))
+}
+
+// TestSilentBrokersFailACallOnce has more partitions than may have a request at once: those whose turn has not come are
+// not tried.
+func TestSilentBrokersFailACallOnce(t *testing.T) {
+	t.Parallel()
+	k := kafkatest.Start(t, kafkatest.Topic(topic, 30))
+	p := publisher(t, k.Brokers(), topic, func(c *kafkapublisher.Config) { c.RequestTimeout = 300 * time.Millisecond })
+	var messages []outgoing.Message
+	for i := range 200 {
+		messages = append(messages, keyed(strconv.Itoa(i), "1")...)
+	}
+	eventuallyPublished(t, p, messages)
+	k.Freeze()
+	results := p.Publish(t.Context(), messages)
+	requireLater(t, results...)
+	tried := slices.DeleteFunc(results, func(err error) bool { return errors.Is(err, outgoing.ErrNotTried) })
+	require.NotEmpty(t, tried)
+	require.Less(t, len(tried), len(messages)/2)
+}
+
+// open counts the connections of an outgoing channel.
+type open struct {
+	net.Conn
+	count *atomic.Int64
+	once  sync.Once
+}
+
+func (o *open) Close() error {
+	o.once.Do(func() { o.count.Add(-1) })
+	return o.Conn.Close()
+}
+
+func TestProcessPendingLeavesNoConnectionOpen(t *testing.T) {
+	k := kafkatest.Start(t, kafkatest.Topic(topic, 3))
+	var count, all atomic.Int64
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
+		ib := inboxtest.New(t, d.DB, inbox.Outgoing("out", inbox.ToKafka(kafkapublisher.Config{Brokers: k.Brokers(),
+			Topic: topic, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+				conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
+				if err != nil {
+					return nil, err
+				}
+				count.Add(1)
+				all.Add(1)
+				return &open{Conn: conn, count: &count}, nil
+			}})))
+		for _, id := range []string{"1", "2"} {
+			_, err := ib.Accept(t.Context(), handler.RawMessage{Channel: "out", Type: "t", ID: id, Content: []byte("{}")})
+			require.NoError(t, err)
+			require.Equal(t, 1, inboxtest.Process(t, ib).Completed)
+			eventually(t, "closed", func() bool { return count.Load() == 0 })
+		}
+	})
+	require.Positive(t, all.Load())
 }
 
 // producing signals that a request with a large record is sent.

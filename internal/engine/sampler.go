@@ -151,12 +151,14 @@ func (s *sampler) run(ctx context.Context) {
 }
 
 // takeSample queries the backlog and keeps the result, or the error. It also logs the calls that do not return. A
-// panic, such as a driver's, counts as an error.
+// panic, such as a driver's or the clock's, counts as an error.
 func (s *sampler) takeSample(ctx context.Context, longRunning map[string]*condition.Condition) error {
 	var backlog []processor.Backlog
 	var workers int
 	var ahead time.Duration // our clock, of the database's
+	now := time.Now()
 	err := routine.Protect("the sample", func() (err error) {
+		defer func() { now = s.now() }()
 		s.logLongRunning(longRunning)
 		if backlog, workers, err = s.e.processor.Backlog(ctx); err != nil {
 			return err
@@ -173,7 +175,6 @@ func (s *sampler) takeSample(ctx context.Context, longRunning map[string]*condit
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := s.now()
 	s.recordCounts(now)
 	if err != nil {
 		if store.PoolClosed(err) && !store.PoolClosed(s.sample.Err) {

@@ -64,6 +64,12 @@ type Handler[T Task] struct {
 // Key returns the handler key.
 func (h *Handler[T]) Key() string { return h.rules.Key }
 
+// GroupSize returns how many messages may share a slot.
+func (h *Handler[T]) GroupSize() int { return h.rules.GroupSize }
+
+// SetGroupSize changes how many messages may share a slot: at least 2, for a handler that had at least 2.
+func (h *Handler[T]) SetGroupSize(n int) { h.rules.GroupSize = n }
+
 // Enqueue adds tasks to the queue, at its front or its end. It refuses them if no call of the handler may start; the
 // caller must release the refused messages.
 func (h *Handler[T]) Enqueue(tasks []T, front bool) (refused []T) {
