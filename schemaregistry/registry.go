@@ -196,8 +196,7 @@ func (r *Registry) failed(id int, err error) error {
 	if len(r.failures) >= maxFailures {
 		clear(r.failures)
 	}
-	f.err, f.until = err, now.Add(failurePause)
-	r.failures[id] = f
+	r.failures[id] = failure{err, now.Add(failurePause), f.unknownSince}
 	return err
 }
 
