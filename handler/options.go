@@ -138,15 +138,11 @@ type rate struct {
 	key       func(m RawMessage) string
 }
 
-func (r *rate) problems() []error {
-	if !r.set {
-		return nil
-	}
-	var problems []error
-	if !(r.perSecond > 0) || math.IsInf(r.perSecond, 0) {
+func (r *rate) problems() (problems []error) {
+	if r.set && (!(r.perSecond > 0) || math.IsInf(r.perSecond, 0)) {
 		problems = append(problems, fmt.Errorf("option Rate = %g calls a second: must be a number above 0", r.perSecond))
 	}
-	if r.burst < 1 {
+	if r.set && r.burst < 1 {
 		problems = append(problems, fmt.Errorf("option Rate with a burst of %d: must be 1 or more", r.burst))
 	}
 	if r.keyed && r.key == nil {

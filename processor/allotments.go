@@ -53,7 +53,9 @@ type fleetLimit struct {
 	// usable is the number of calls at once that the usable portions allow; 0 if none is usable.
 	usable atomic.Int64
 
-	held []bool // by portion; guarded by allotments.changing, like target
+	held []bool // by portion; guarded by allotments.changing, like the following fields
+	// left are portions that the database may still give to the owner, because a response was lost.
+	left []bool
 	// target is how many portions the owner should hold.
 	target int
 }
@@ -105,7 +107,7 @@ func newFleetLimit(h *handler.Handler, drains bool) *fleetLimit {
 		portions = min(portions, burst)
 		l.bursts, l.bucket = divide(burst, portions), newBucket(h.RateKey() != nil, drains)
 	}
-	l.held, l.calls = make([]bool, portions), divide(n, portions)
+	l.held, l.left, l.calls = make([]bool, portions), make([]bool, portions), divide(n, portions)
 	if n == 0 {
 		l.calls = slices.Repeat([]int{unlimited}, portions)
 	}
@@ -194,48 +196,47 @@ func (a *allotments) adjust(ctx context.Context, workers []store.WorkerState, de
 	return a.change(ctx, func(l *fleetLimit) error {
 		l.target = l.part(a.owner, workers, a.opts.WorkerTimeout)
 		a.apply(l) // before the calls are counted: none begins beyond it from now on
-		spare, holds := -a.calls(l.handler), 0
-		for i, held := range l.held {
-			if held {
-				holds++
-				spare += l.calls[i]
-			}
-		}
-		for i := len(l.held) - 1; i >= 0 && holds > l.target; i-- {
-			if l.held[i] && l.calls[i] <= spare {
-				holds, spare = holds-1, spare-l.calls[i]
-				if err := a.release(ctx, l, i); err != nil {
-					return err
-				}
-			}
-		}
-		for i := 0; i < len(l.held) && holds < l.target; i++ {
+		holds, err := a.shrink(ctx, l, a.calls(l.handler))
+		for i := 0; err == nil && i < len(l.held) && holds < l.target; i++ {
 			if l.held[i] {
 				continue
 			}
-			if err := a.acquire(ctx, l, i, lives); err != nil {
-				return err
-			}
-			if l.held[i] {
+			if err = a.acquire(ctx, l, i, lives); l.held[i] {
 				holds++
 			}
 		}
-		return nil
+		return err
 	})
+}
+
+// shrink releases portions beyond the target, if the running calls fit into the others, and those that are left. It
+// returns how many are held.
+func (a *allotments) shrink(ctx context.Context, l *fleetLimit, running int) (holds int, err error) {
+	spare := -running
+	for i, held := range l.held {
+		if held {
+			holds++
+			spare += l.calls[i]
+		}
+	}
+	for i := len(l.held) - 1; err == nil && i >= 0; i-- {
+		switch {
+		case l.left[i]:
+			err = a.release(ctx, l, i)
+		case l.held[i] && holds > l.target && l.calls[i] <= spare:
+			holds, spare = holds-1, spare-l.calls[i]
+			err = a.release(ctx, l, i)
+		}
+	}
+	return holds, err
 }
 
 // leave releases all portions for good. None of the owner's calls may run any more.
 func (a *allotments) leave(ctx context.Context) {
 	err := a.change(ctx, func(l *fleetLimit) error {
 		a.closed, l.target = true, 0
-		for i, held := range l.held {
-			if held {
-				if err := a.release(ctx, l, i); err != nil {
-					return err
-				}
-			}
-		}
-		return nil
+		_, err := a.shrink(ctx, l, 0)
+		return err
 	})
 	if err != nil {
 		a.log.Info("inbox: portions of limits for all workers were not released, they expire by themselves", zap.Error(err))
@@ -293,20 +294,23 @@ func (a *allotments) acquire(ctx context.Context, l *fleetLimit, i int, lives fu
 		}
 	}
 	held, err := a.store.AcquireLease(stmt, l.lease(i), a.owner, a.ttl, a.clock.Now())
-	if err != nil {
-		return err // a portion that was held lasts until the session ends
+	if err != nil { // a portion that was held lasts until the session ends
+		l.left[i] = !l.held[i]
+		return err
 	}
-	l.held[i] = held
+	l.held[i], l.left[i] = held, false
 	return nil
 }
 
-// release releases a portion. After an error its lease runs out by itself.
+// release releases a portion.
 func (a *allotments) release(ctx context.Context, l *fleetLimit, i int) error {
-	l.held[i] = false
+	l.held[i], l.left[i] = false, true
 	a.apply(l) // before others can take it
 	stmt, cancel := context.WithTimeout(ctx, a.opts.StatementTimeout)
 	defer cancel()
-	return a.store.ReleaseLease(stmt, l.lease(i), a.owner)
+	err := a.store.ReleaseLease(stmt, l.lease(i), a.owner)
+	l.left[i] = err != nil
+	return err
 }
 
 func (l *fleetLimit) lease(i int) string { return fmt.Sprintf("%s:%d", l.name, i) }
