@@ -75,8 +75,9 @@ func App(t testing.TB, opts ...fx.Option) *fxtest.App {
 }
 
 // Manual turns off the background processing, the cleanup and the consumers of every inbox in an Fx application, and
-// what leaves to Kafka: RequirePublished sees it. The inboxes share one Clock, which is in the graph as *Clock. It starts
-// at the current time and then stands still. The test runs handlers with a Kit's Process, or with Inbox.ProcessPending.
+// what leaves to Kafka: RequirePublished sees it. The inboxes share one Clock, which is in the graph as *Clock. It
+// starts at the current time and then stands still. The test runs handlers with a Kit's Process, or with
+// Inbox.ProcessPending.
 func Manual() fx.Option { return manual(NewClock(time.Now())) }
 
 func manual(clock *Clock) fx.Option {

@@ -177,8 +177,9 @@ type Lanes interface {
 	// ClaimRuns claims the rows that follow claimed ones in their lanes, so that one call handles several messages of a
 	// lane in their order. The claims of a run come in the order of its lane. A run ends before the first row that is
 	// claimed, poisoned (unless the lane skips such rows), not due, of another handler key, once abandoned or
-	// interrupted, or changed or locked by another transaction at this moment. A run is empty if its head has ended, its claim was lost or a row before it is
-	// open: that row is next. All are empty if the worker's row does not exist or is marked released.
+	// interrupted, or changed or locked by another transaction at this moment. A run is empty if its head has ended, its
+	// claim was lost or a row before it is open: that row is next. All are empty if the worker's row does not exist or is
+	// marked released.
 	//
 	// Only the head holds the lane. The rows after it are claimed like any others, and each change of them is fenced by
 	// itself. No row after a claimed one is first in its lane. But once the head has ended, a row that an operator puts
