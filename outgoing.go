@@ -110,7 +110,7 @@ func Publishes[T any](messageType string, key func(payload T) string, encoder ..
 }
 
 // PublishWith sets options of the handler that publishes the channel's messages, such as handler.Retention,
-// handler.Concurrency and handler.SkipPoisoned. By default 8 calls run at once, attempts are not limited, they are
+// handler.Concurrency and handler.SkipPoisoned. By default 16 calls run at once, attempts are not limited, they are
 // repeated after at most 15 seconds, and a circuit breaker pauses the channel for 5 seconds after 3 failed calls in a
 // row.
 func PublishWith(opts ...handler.Option) OutgoingOption {
@@ -239,7 +239,7 @@ func publishKey(channel string) string { return "publish:" + channel }
 const publishSize = 1000
 
 // publishConcurrency is how many calls of a channel run at once. More would find fewer messages each.
-const publishConcurrency = 8
+const publishConcurrency = 16
 
 // maxPublishDelay bounds the wait before a message is published again.
 const maxPublishDelay = 15 * time.Second
