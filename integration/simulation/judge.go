@@ -73,6 +73,9 @@ func (w *world) begin(s *process, handler, message string) *run {
 			w.breaks("%s runs for %s in %s, which has a marker in memory", handler, message, s.name)
 		}
 	}
+	if running := l.running("mail"); handler == "mail" && running > mails && !w.plan.has(Jump) {
+		w.breaks("%d calls of mail run at once in all processes", running)
+	}
 	if early := time.Until(l.notBefore[message]); early > 0 && !w.plan.has(Jump) {
 		w.breaks("%s runs for %s %s before its time", handler, message, early)
 	}
@@ -83,6 +86,18 @@ func (w *world) begin(s *process, handler, message string) *run {
 		w.breaks("%s runs for %s, which has a marker in the cache", handler, message)
 	}
 	return r
+}
+
+// running counts the calls of a handler that run in living processes and obey their contexts. The lock is held.
+func (l *ledger) running(handler string) (n int) {
+	for key, runs := range l.runs {
+		for _, r := range runs {
+			if key[0] == handler && !r.ended && r.does != ignore && !r.process.dead.Load() {
+				n++
+			}
+		}
+	}
+	return n
 }
 
 // judgeLane checks that nothing that precedes a message in its lane is open.

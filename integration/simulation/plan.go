@@ -113,6 +113,9 @@ var handlers = map[string][]string{orders: {"book", "mail", "ship", added}, paym
 
 var lanes = []string{"red", "blue"}
 
+// mails is how many calls of the handler "mail" run at once in all processes.
+const mails = 3
+
 // added is the handler that only the newer version has.
 const added = "tally"
 

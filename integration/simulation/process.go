@@ -214,11 +214,11 @@ func (s *process) open() error {
 			return s.handle(ctx, key, m, tx)
 		}, append(options, more...)...)
 	}
-	plain := func(key string) *inbox.HandlerSpec {
+	plain := func(key string, more ...handler.Option) *inbox.HandlerSpec {
 		now, options := named(key)
 		return inbox.Func(now, func(ctx context.Context, m handler.Message[[]byte]) error {
 			return s.handle(ctx, key, m, nil)
-		}, options...)
+		}, append(options, more...)...)
 	}
 	consumed := func(topic string) inbox.ChannelOption {
 		return inbox.Kafka(kafkaconsumer.Config{Brokers: s.w.broker.Addresses(), Topics: []string{topic},
@@ -237,7 +237,7 @@ func (s *process) open() error {
 			}
 		})
 	}
-	booking := []*inbox.HandlerSpec{tx("book"), plain("mail"), tx("ship", handler.Ordered())}
+	booking := []*inbox.HandlerSpec{tx("book"), plain("mail", handler.FleetConcurrency(mails)), tx("ship", handler.Ordered())}
 	if s.version%2 == 1 {
 		booking = append(booking, tx(added, s.w.plan.kept()...))
 	}
