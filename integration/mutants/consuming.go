@@ -149,4 +149,13 @@ var consumingMutants = []mutant{
 		Test: test{Module: "integration", Package: "./kafka", Run: "^TestLastReadsAnAddedPartitionFromItsStart$",
 			Timeout: 60 * time.Second},
 	},
+	{
+		Name:    "reading a topic again passes the record that has halted it",
+		Why:     "the next call would go on after the record, which is then lost",
+		Package: "kafkaconsumer",
+		In:      "rereader.take",
+		Old:     "left.From = outcome.next",
+		New:     "left.From = c.next",
+		Test:    test{Package: "./kafka", Module: "integration", Run: "^TestReadingAgainHaltsBesideTheConsumer$"},
+	},
 }

@@ -377,4 +377,22 @@ var processingMutants = []mutant{
 		New:     "-clockError",
 		Test:    test{Package: "./internal/store/postgres/pgxtx", Run: "^TestOnlyTheGivenTransactionIsEnded$"},
 	},
+	{
+		Name:    "a portion of a limit is taken from a worker that lives",
+		Why:     "after a jump of the database's clock more calls would run than the limit allows (contract 5.18)",
+		Package: "processor",
+		In:      "allotments.acquire",
+		Old:     "lives != nil",
+		New:     "false",
+		Test:    test{Package: "./processor", Run: "^TestCallsOfAllWorkersNeverExceedTheLimit$"},
+	},
+	{
+		Name:    "a portion of a limit is released while calls use it",
+		Why:     "another worker's calls would run beside them (contract 5.18)",
+		Package: "processor",
+		In:      "allotments.shrink",
+		Old:     " && l.calls[i] <= spare",
+		New:     "",
+		Test:    test{Package: "./processor", Run: "^TestCallsOfAllWorkersNeverExceedTheLimit$"},
+	},
 }
