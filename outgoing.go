@@ -28,7 +28,7 @@ import (
 // OutgoingOption declares one thing about an outgoing channel.
 type OutgoingOption func(*outgoingChannel)
 
-// outgoingChannel is where the messages of a channel leave to, and which there are.
+// outgoingChannel is what an outgoing channel declares: its destination, its types and the options of its handler.
 type outgoingChannel struct {
 	kafka   []kafkapublisher.Config
 	publish []outgoing.Publish // more than one destination is an error
@@ -110,9 +110,9 @@ func Publishes[T any](messageType string, key func(payload T) string, encoder ..
 }
 
 // PublishWith sets options of the handler that publishes the channel's messages, such as handler.Retention,
-// handler.Concurrency and handler.SkipPoisoned. By default 16 calls run at once, attempts are not limited, they are
-// repeated after at most 15 seconds, and a circuit breaker pauses the channel for 5 seconds after 3 failed calls in a
-// row.
+// handler.Concurrency and handler.SkipPoisoned. By default up to 16 calls run at once, within the inbox's Concurrency.
+// Attempts are not limited and are repeated after at most 15 seconds, and a circuit breaker pauses the channel for 5
+// seconds after 3 failed calls in a row.
 func PublishWith(opts ...handler.Option) OutgoingOption {
 	return func(c *outgoingChannel) { c.options = append(c.options, opts...) }
 }

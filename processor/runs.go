@@ -16,9 +16,9 @@ import (
 // maxRunBytes bounds the messages that a group gets by runs.
 const maxRunBytes = 1 << 20
 
-// errBehind releases a message of a run after one that has not completed. Its turn has not come, even if the handler
-// says that it is done.
-var errBehind = attempt.NewInterruption("a message before it in its lane did not complete")
+// errAfterFailure releases a message of a run that follows one which has not completed, even if the handler says that
+// it is done.
+var errAfterFailure = attempt.NewInterruption("a message before it in its lane did not complete")
 
 // extend claims the messages that follow a group's in their lanes, so that the group's call handles them, too. It runs
 // in the group's goroutine right before the call. Until then the database keeps the messages for any worker. If it
@@ -35,6 +35,10 @@ func (l *loop) extend(g *group) {
 	}
 	r := l.reserveRuns(g)
 	if r == nil {
+		return
+	}
+	if r.Bytes() == 0 {
+		r.Abandon(false)
 		return
 	}
 	requests := g.runs(policy, r.Bytes())
@@ -142,14 +146,14 @@ func lanesOfNext(lanes, found, asked, runSize int) int {
 // isRun reports whether the group may have several messages of one lane.
 func (g *group) isRun() bool { return g.handler.RunSize() > 0 }
 
-// endBehind releases the messages of runs after the first of their lane that has failed.
-func (g *group) endBehind() {
+// releaseAfterFailure releases the messages of runs after the first of their lane that has failed.
+func (g *group) releaseAfterFailure() {
 	failed := map[int64]bool{} // by lane
 	for _, t := range g.tasks {
 		switch {
 		case t.claim.Lane == nil:
 		case failed[t.claim.Lane.Key]:
-			t.Err, t.Cause = errBehind, nil
+			t.Err, t.Cause = errAfterFailure, nil
 		case t.Err != nil || t.Again || t.Stale:
 			failed[t.claim.Lane.Key] = true
 		}

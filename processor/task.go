@@ -230,7 +230,7 @@ func (g *group) deliverable(ctx context.Context, sealer sealing.Sealer) []*attem
 		}
 	}
 	if g.isRun() {
-		g.endBehind()
+		g.releaseAfterFailure()
 	}
 	attempts := slices.Grow(g.one.attempt[:0], len(g.tasks))
 	for _, t := range g.tasks {
@@ -294,7 +294,7 @@ func (r *runner) run(ctx context.Context, g *group, c attempt.Call) {
 	}
 	r.attempts.Run(ctx, attempts, c)
 	if g.isRun() {
-		g.endBehind()
+		g.releaseAfterFailure()
 	}
 	for _, t := range g.tasks {
 		r.interruptions.note(t)

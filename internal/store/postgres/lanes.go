@@ -74,7 +74,7 @@ const stillDueSQL = `CASE WHEN processing_started_at IS NOT NULL OR is_poisoned 
 // rows would seem the best way to find one, and it may have a hundred thousand.
 const stillWaitingSQL = `CASE WHEN NOT is_waiting THEN false ELSE true END`
 
-// runsSQL finds the heads of runs by handler_statuses_open and locks them: nobody may end or release one meanwhile.
+// runsSQL finds the heads of runs by handler_statuses_open and locks them, so that none ends or is released meanwhile.
 // CASE keeps the planner from reading the index on claimed lanes from its beginning for each. It finds the rows before
 // and after them by the index on lanes, poisoned ones apart, and locks those after them by place and version. A run
 // ends at the first gap: where a row must not be claimed, and where one has changed or is locked by others.

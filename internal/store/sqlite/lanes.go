@@ -277,7 +277,7 @@ const claimRunsSQL = `
 UPDATE {statuses} SET processing_started_at = ?1, worker_id = ?2, version = version + 1, is_waiting = false
 WHERE id IN (SELECT value FROM json_each(?3)) AND ` + base.OpenSQL
 
-// ClaimRuns reads and writes in one transaction, in which nobody else writes.
+// ClaimRuns reads and writes in one transaction. There is no other writer meanwhile.
 func (s *Store) ClaimRuns(
 	ctx context.Context, workerID string, runs []store.RunRequest, now time.Time,
 ) (claims []store.Claim, err error) {
