@@ -134,6 +134,11 @@ func (in *intake) persistInParts(ctx context.Context, p *plan, records func(row 
 	if err := in.persistMessages(ctx, p, records); err != nil {
 		return err
 	}
+	return in.persistApart(ctx, apart)
+}
+
+// persistApart keeps bad records in transactions of their own, of up to keptAtOnce bytes or one record each.
+func (in *intake) persistApart(ctx context.Context, apart []models.RejectedMessage) error {
 	for len(apart) > 0 {
 		n, bytes := 1, rejectedBytes(apart[0])
 		for n < len(apart) && bytes+rejectedBytes(apart[n]) <= keptAtOnce {
