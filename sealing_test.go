@@ -22,6 +22,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/ops"
+	"github.com/gorm-inbox/inbox/redact"
 )
 
 // seen records what handlers get.
@@ -584,8 +585,7 @@ func TestOperatorsSeeThatAContentIsSealedUnlessTheyMayOpenIt(t *testing.T) {
 			}
 			require.Empty(t, m.Sealed+p.Payload.Sealed)
 			require.Equal(t, "secret 1", string(m.Content))
-			require.Equal(t, "secret 1", string(p.Payload.Bytes))
-			require.EqualValues(t, 8, p.Payload.Size)
+			require.Equal(t, ops.Preview{Bytes: []byte("sec"), Size: 8, Cut: true}, p.Payload)
 		}
 		box.Fail(nil, func(handler.Identity, string) error { return errors.New("key server is down") })
 		o, err := ib.Ops(func(o *ops.Options) { o.OpenSealed = true })
@@ -596,6 +596,40 @@ func TestOperatorsSeeThatAContentIsSealedUnlessTheyMayOpenIt(t *testing.T) {
 		entries, err := o.Audit(t.Context(), ops.AuditFilter{Action: ops.ActionView}, "", 10)
 		require.NoError(t, err)
 		require.Len(t, entries.Items, 5, "each view")
+	})
+}
+
+// inflating is a Sealer that opens any content to one of more than 1 MiB.
+type inflating struct{ *inboxtest.Box }
+
+func (inflating) Open(context.Context, handler.Identity, string, []byte) ([]byte, error) {
+	return bytes.Repeat([]byte("s"), 1<<20+1), nil
+}
+
+// Contract 11.6 and 15: a content that is too long for the Redact hook once it is opened is not shown.
+func TestPreviewWithholdsAnOpenedContentTooLongToRedact(t *testing.T) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
+		for i, redacts := range []bool{false, true} {
+			ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+				o.Sealer = inflating{inboxtest.NewBox("k1")}
+			}), inboxtest.Handlers(nothing("h")))
+			ref := ops.MessageRef{ID: fmt.Sprint("m", i)}
+			_, err := ib.Accept(t.Context(), secret(ref.ID, "1"))
+			require.NoError(t, err)
+			o, err := ib.Ops(func(o *ops.Options) {
+				if o.OpenSealed = true; redacts {
+					o.Redact = func(v redact.Value) []byte { return v.Bytes }
+				}
+			})
+			require.NoError(t, err)
+			p, err := o.PreviewMessage(t.Context(), "ada", ref, ops.PreviewBounds{Content: 3})
+			require.NoError(t, err)
+			want := ops.Preview{Size: 1<<20 + 1, Cut: true, Withheld: redacts}
+			if !redacts {
+				want.Bytes = []byte("sss")
+			}
+			require.Equal(t, want, p.Payload)
+		}
 	})
 }
 
