@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	"gorm.io/gorm"
 
@@ -20,6 +21,7 @@ import (
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/ops"
 	"github.com/gorm-inbox/inbox/redact"
@@ -629,6 +631,36 @@ func TestPreviewWithholdsAnOpenedContentTooLongToRedact(t *testing.T) {
 				want.Bytes = []byte("sss")
 			}
 			require.Equal(t, want, p.Payload)
+		}
+	})
+}
+
+// Contract 15: whether a content is sealed stands in its properties, of which a preview reads 1 MiB.
+func TestPreviewShowsNoSealedBytesWhenPropertiesAreTooLongToRead(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ib := inboxtest.New(t, d.DB, inboxtest.NewBox("k1").Option(), inboxtest.Handlers(nothing("h")))
+		long := []handler.Header{{Key: "long", Value: bytes.Repeat([]byte("v"), 1<<20)}}
+		m := secret("a", "1")
+		m.Properties.Headers = long
+		_, err := ib.Accept(t.Context(), m)
+		require.NoError(t, err)
+		row := models.RejectedMessage{ID: uuid.NewString(), Channel: "c", Topic: "orders", Timestamp: inboxtest.Noon,
+			Value: []byte("sealed bytes"), Reason: "bad", RejectedAt: inboxtest.Noon,
+			Headers: properties.Seal{Key: "k1"}.AddToRejected(properties.SerializeHeaders(long))}
+		require.NoError(t, d.DB.Create(&row).Error)
+		o, err := ib.Ops()
+		require.NoError(t, err)
+		bounds := ops.PreviewBounds{Content: 1000}
+		message, err := o.PreviewMessage(t.Context(), "ada", ops.MessageRef{ID: "a"}, bounds)
+		require.NoError(t, err)
+		rejected, err := o.PreviewRejected(t.Context(), "ada", row.ID, bounds)
+		require.NoError(t, err)
+		require.NotEmpty(t, message.PropertiesProblem)
+		require.NotEmpty(t, rejected.HeadersProblem)
+		for _, p := range []ops.Preview{message.Payload, rejected.Payload} {
+			require.Nil(t, p.Bytes)
+			require.Contains(t, p.Sealed, "perhaps sealed, as its properties were not read: they have 1")
+			require.NotZero(t, p.Size)
 		}
 	})
 }

@@ -38,7 +38,7 @@ type Preview struct {
 	// Withheld means that the value, opened if it is sealed, is longer than 1 MiB. There are no Bytes then: a Redact hook
 	// must see the whole value, because it may not recognize half a secret.
 	Withheld bool
-	// Sealed says in words why there are no Bytes although the value is stored: it is sealed (contract 15).
+	// Sealed says in words why there are no Bytes although the value is stored: it is sealed, or may be (contract 15).
 	Sealed string
 }
 
@@ -117,7 +117,11 @@ func (o messageViews) redactedPreview(
 		m.PropertiesProblem = tooLong(stored.PropertiesSize)
 	}
 	identity := sealing.IdentityOf(&stored.Message, m.Properties.Channel)
-	m.Payload = o.openedPreview(ctx, m.redacted(redact.PartPayload), identity, seal, stored.Payload, bounds.Content)
+	if stored.PropertiesCut {
+		m.Payload = perhapsSealed(stored.Payload, m.PropertiesProblem)
+	} else {
+		m.Payload = o.openedPreview(ctx, m.redacted(redact.PartPayload), identity, seal, stored.Payload, bounds.Content)
+	}
 	m.Sealed = m.Payload.Sealed
 	m.Key = o.preview(m.redacted(redact.PartKey), stored.Key, bounds.Key)
 	return m
@@ -163,6 +167,16 @@ func (o *access) openedPreview(ctx context.Context, value redact.Value, identity
 	return o.preview(value, store.Beginning{Bytes: content, Size: int64(len(content))}, bound)
 }
 
+// perhapsSealed is the preview of a content whose seal was not read: the properties that hold it are too long. Sealed
+// bytes must not be shown as if they were the content.
+func perhapsSealed(stored store.Beginning, problem string) Preview {
+	p := Preview{Size: stored.Size, None: stored.IsNull}
+	if !p.None {
+		p.Cut, p.Sealed = true, "perhaps sealed, as its properties were not read: "+problem
+	}
+	return p
+}
+
 // RejectedPreview is a rejected message whose Key and Value are in RecordKey and Payload, as far as they were
 // requested.
 type RejectedPreview struct {
@@ -196,13 +210,15 @@ func (o rejections) redactedRejected(
 	of := redact.Value{MessageID: r.ID, Channel: r.Channel, Part: redact.PartPayload}
 	_, seal := properties.SealOfRejected(stored.Headers)
 	identity := handler.Identity{Channel: r.Channel, ID: r.ID}
-	r.Payload = o.openedPreview(ctx, of, identity, seal, stored.Payload, bounds.Content)
+	if r.HeadersProblem = tooLong(stored.HeadersSize); stored.HeadersCut {
+		r.Payload = perhapsSealed(stored.Payload, r.HeadersProblem)
+	} else {
+		r.Headers, r.HeadersProblem = o.headers(of, stored.Headers)
+		r.Payload = o.openedPreview(ctx, of, identity, seal, stored.Payload, bounds.Content)
+	}
 	of.Part = redact.PartKey
 	r.RecordKey = o.preview(of, stored.RecordKey, bounds.Key)
 	r.Reason = o.redactor.Error(of, r.Reason)
-	if r.HeadersProblem = tooLong(stored.HeadersSize); !stored.HeadersCut {
-		r.Headers, r.HeadersProblem = o.headers(of, stored.Headers)
-	}
 	return r
 }
 
