@@ -50,9 +50,12 @@ func (a *Acceptor) failureAt(p place) failure {
 	return failure{rows: maxRows}
 }
 
-// noteFailure halves the rows for the batch's next try after any error: most likely a transaction took too long. There
-// is at most one entry per partition. A batch that is stored removes its entry.
+// noteFailure halves the rows for the batch's next try after any error but the Sealer's: most likely a transaction took
+// too long. There is at most one entry per partition. A batch that is stored removes its entry.
 func (a *Acceptor) noteFailure(p place, before failure, rows int, err error) {
+	if errors.As(err, new(*sealError)) {
+		return
+	}
 	next := failure{rows: max(rows/2, 1), tries: before.tries + 1, unstorable: before.unstorable}
 	if slow, ok := errors.AsType[*slowError](err); ok {
 		next.slow, next.at = before.slowAt(slow.at)+1, slow.at
