@@ -14,6 +14,7 @@ type Sealer interface {
 	// Seal returns what is stored in place of the content, and the ID of the key, in 1 to 200 characters, that Open is
 	// given. Operators see that ID. To rotate keys, return another one; Open must know both as long as messages sealed
 	// with them are stored. Nil and an empty ID leave this content as it is. Seal must neither change nor keep content.
+	// What it puts elsewhere must be durable when it returns: the record's offset may be committed right after.
 	//
 	// Poison says that this content can never be sealed: the message is invalid, and the value of a rejected record is
 	// lost but for its size and SHA-256. Any other error fails the accept, and a consumer tries again.
