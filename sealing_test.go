@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	"gorm.io/gorm"
 
@@ -20,8 +21,10 @@ import (
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/ops"
+	"github.com/gorm-inbox/inbox/redact"
 )
 
 // seen records what handlers get.
@@ -584,8 +587,7 @@ func TestOperatorsSeeThatAContentIsSealedUnlessTheyMayOpenIt(t *testing.T) {
 			}
 			require.Empty(t, m.Sealed+p.Payload.Sealed)
 			require.Equal(t, "secret 1", string(m.Content))
-			require.Equal(t, "secret 1", string(p.Payload.Bytes))
-			require.EqualValues(t, 8, p.Payload.Size)
+			require.Equal(t, ops.Preview{Bytes: []byte("sec"), Size: 8, Cut: true}, p.Payload)
 		}
 		box.Fail(nil, func(handler.Identity, string) error { return errors.New("key server is down") })
 		o, err := ib.Ops(func(o *ops.Options) { o.OpenSealed = true })
@@ -596,6 +598,70 @@ func TestOperatorsSeeThatAContentIsSealedUnlessTheyMayOpenIt(t *testing.T) {
 		entries, err := o.Audit(t.Context(), ops.AuditFilter{Action: ops.ActionView}, "", 10)
 		require.NoError(t, err)
 		require.Len(t, entries.Items, 5, "each view")
+	})
+}
+
+// inflating is a Sealer that opens any content to one of more than 1 MiB.
+type inflating struct{ *inboxtest.Box }
+
+func (inflating) Open(context.Context, handler.Identity, string, []byte) ([]byte, error) {
+	return bytes.Repeat([]byte("s"), 1<<20+1), nil
+}
+
+// Contract 11.6 and 15: a content that is too long for the Redact hook once it is opened is not shown.
+func TestPreviewWithholdsAnOpenedContentTooLongToRedact(t *testing.T) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
+		for i, redacts := range []bool{false, true} {
+			ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+				o.Sealer = inflating{inboxtest.NewBox("k1")}
+			}), inboxtest.Handlers(nothing("h")))
+			ref := ops.MessageRef{ID: fmt.Sprint("m", i)}
+			_, err := ib.Accept(t.Context(), secret(ref.ID, "1"))
+			require.NoError(t, err)
+			o, err := ib.Ops(func(o *ops.Options) {
+				if o.OpenSealed = true; redacts {
+					o.Redact = func(v redact.Value) []byte { return v.Bytes }
+				}
+			})
+			require.NoError(t, err)
+			p, err := o.PreviewMessage(t.Context(), "ada", ref, ops.PreviewBounds{Content: 3})
+			require.NoError(t, err)
+			want := ops.Preview{Size: 1<<20 + 1, Cut: true, Withheld: redacts}
+			if !redacts {
+				want.Bytes = []byte("sss")
+			}
+			require.Equal(t, want, p.Payload)
+		}
+	})
+}
+
+// Contract 15: whether a content is sealed stands in its properties, of which a preview reads 1 MiB.
+func TestPreviewShowsNoSealedBytesWhenPropertiesAreTooLongToRead(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ib := inboxtest.New(t, d.DB, inboxtest.NewBox("k1").Option(), inboxtest.Handlers(nothing("h")))
+		long := []handler.Header{{Key: "long", Value: bytes.Repeat([]byte("v"), 1<<20)}}
+		m := secret("a", "1")
+		m.Properties.Headers = long
+		_, err := ib.Accept(t.Context(), m)
+		require.NoError(t, err)
+		row := models.RejectedMessage{ID: uuid.NewString(), Channel: "c", Topic: "orders", Timestamp: inboxtest.Noon,
+			Value: []byte("sealed bytes"), Reason: "bad", RejectedAt: inboxtest.Noon,
+			Headers: properties.Seal{Key: "k1"}.AddToRejected(properties.SerializeHeaders(long))}
+		require.NoError(t, d.DB.Create(&row).Error)
+		o, err := ib.Ops()
+		require.NoError(t, err)
+		bounds := ops.PreviewBounds{Content: 1000}
+		message, err := o.PreviewMessage(t.Context(), "ada", ops.MessageRef{ID: "a"}, bounds)
+		require.NoError(t, err)
+		rejected, err := o.PreviewRejected(t.Context(), "ada", row.ID, bounds)
+		require.NoError(t, err)
+		require.NotEmpty(t, message.PropertiesProblem)
+		require.NotEmpty(t, rejected.HeadersProblem)
+		for _, p := range []ops.Preview{message.Payload, rejected.Payload} {
+			require.Nil(t, p.Bytes)
+			require.Contains(t, p.Sealed, "perhaps sealed, as its properties were not read: they have 1")
+			require.NotZero(t, p.Size)
+		}
 	})
 }
 

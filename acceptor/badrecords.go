@@ -139,17 +139,22 @@ const cutTo = 64 << 10
 // cutRejection is rejection for a record that is too large to be kept. Its row has the beginning of key and value, the
 // sizes, and a hash that identifies the record.
 func (a *Acceptor) cutRejection(channel string, r envelope.Record, reason error) models.RejectedMessage {
+	kept := r
+	kept.Key, kept.Value = r.Key[:min(len(r.Key), cutTo)], r.Value[:min(len(r.Value), cutTo)]
+	kept.Headers, kept.RawHeaders = nil, nil
+	row := a.rejection(channel, kept, reason)
+	row.Headers = describeCut(r)
+	return row
+}
+
+// describeCut returns what stands in place of the headers of a record that is not kept whole.
+func describeCut(r envelope.Record) string {
 	cut := properties.CutError{KeyBytes: len(r.Key), ValueBytes: len(r.Value), HeadersBytes: len(r.RawHeaders),
 		SHA256: fmt.Sprintf("%x", sha256.Sum256(r.Value))}
 	for _, h := range r.Headers {
 		cut.HeadersBytes += len(h.Key) + len(h.Value)
 	}
-	kept := r
-	kept.Key, kept.Value = r.Key[:min(len(r.Key), cutTo)], r.Value[:min(len(r.Value), cutTo)]
-	kept.Headers, kept.RawHeaders = nil, nil
-	row := a.rejection(channel, kept, reason)
-	row.Headers = properties.SerializeCut(cut)
-	return row
+	return properties.SerializeCut(cut)
 }
 
 // rejection returns the row that keeps a bad record.
@@ -167,7 +172,8 @@ func (a *Acceptor) rejection(channel string, r envelope.Record, reason error) mo
 		Headers: headers, Reason: text, RejectedAt: a.cfg.Clock.Now()}
 }
 
-// sealRejected seals the values of rejected records. Here an error for good is like any other: the record must be kept.
+// sealRejected seals the values of rejected records. A row whose value can never be sealed is kept without it, because
+// more tries would stop the partitions that share this accept worker. Any other error fails the accept.
 func (a *Acceptor) sealRejected(ctx context.Context, rows []models.RejectedMessage) error {
 	for i := range rows {
 		row := &rows[i]
@@ -175,6 +181,14 @@ func (a *Acceptor) sealRejected(ctx context.Context, rows []models.RejectedMessa
 			continue
 		}
 		value, seal, err := a.cfg.Sealer.Seal(ctx, handler.Identity{Channel: row.Channel, ID: row.ID}, row.Value)
+		if errors.As(err, new(*handler.PoisonError)) {
+			if whole, err := rejectedRecord(*row); err == nil { // otherwise it is cut already
+				row.Headers = describeCut(whole)
+			}
+			row.Value = nil
+			row.Reason = store.SanitizeError(row.Reason + "; its value is not kept: " + a.reason(row.Channel, row.ID, err))
+			continue
+		}
 		if err != nil {
 			return &sealError{fmt.Sprintf("record to keep as rejected, of %s/%d at offset %d", row.Topic, row.Partition,
 				row.Offset), err}

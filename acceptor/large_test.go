@@ -135,6 +135,32 @@ func TestUnstorableRecordHaltsOnlyItsPartition(t *testing.T) {
 	})
 }
 
+// TestConflictThatCannotBeStoredHaltsOnlyItsPartition proves contract 7.4 and 15: also a record that the database finds
+// to be a conflict, and that is sealed before it is kept.
+func TestConflictThatCannotBeStoredHaltsOnlyItsPartition(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+		r := receiveBy(t, d, sealBy(inboxtest.NewBox("k1")))
+		slowly(t, d, "inbox_rejected_messages", `"value"`)
+		r.accept(at(0, "known"))
+		conflict, elsewhere := at(1, "known"), at(0, "elsewhere")
+		conflict.Record.Value, conflict.Messages[0].Source = make([]byte, 1<<20), "/elsewhere"
+		elsewhere.Record.Partition = 2
+		var results []envelope.Result
+		for try := 1; ; try++ {
+			var err error
+			if results, err = r.AcceptRecords(t.Context(), "c", []envelope.Received{conflict, elsewhere}); err == nil {
+				break
+			}
+			require.ErrorContains(t, err, "too slow")
+			require.Less(t, try, 6, "it is given up")
+		}
+		require.Equal(t, "halt bad, durable", dispositions(results))
+		require.True(t, results[0].Skippable)
+		require.ErrorContains(t, results[0].Err, "StatementTimeout")
+		require.Empty(t, r.rejected())
+	})
+}
+
 // healing ends the partition of a database once so many tries have failed in it. So the last of them fails as well, and
 // what follows it at once succeeds.
 type healing struct {

@@ -50,9 +50,12 @@ func (a *Acceptor) failureAt(p place) failure {
 	return failure{rows: maxRows}
 }
 
-// noteFailure halves the rows for the batch's next try after any error: most likely a transaction took too long. There
-// is at most one entry per partition. A batch that is stored removes its entry.
+// noteFailure halves the rows for the batch's next try after any error but the Sealer's: most likely a transaction took
+// too long. There is at most one entry per partition. A batch that is stored removes its entry.
 func (a *Acceptor) noteFailure(p place, before failure, rows int, err error) {
+	if errors.As(err, new(*sealError)) {
+		return
+	}
 	next := failure{rows: max(rows/2, 1), tries: before.tries + 1, unstorable: before.unstorable}
 	if slow, ok := errors.AsType[*slowError](err); ok {
 		next.slow, next.at = before.slowAt(slow.at)+1, slow.at
@@ -134,6 +137,11 @@ func (in *intake) persistInParts(ctx context.Context, p *plan, records func(row 
 	if err := in.persistMessages(ctx, p, records); err != nil {
 		return err
 	}
+	return in.persistApart(ctx, apart)
+}
+
+// persistApart keeps bad records in transactions of their own, of up to keptAtOnce bytes or one record each.
+func (in *intake) persistApart(ctx context.Context, apart []models.RejectedMessage) error {
 	for len(apart) > 0 {
 		n, bytes := 1, rejectedBytes(apart[0])
 		for n < len(apart) && bytes+rejectedBytes(apart[n]) <= keptAtOnce {

@@ -153,6 +153,25 @@ func TestAcceptSizeRecoversAfterAnOutage(t *testing.T) {
 	})
 }
 
+// Contract 15: an outage of the Sealer says nothing of how much a transaction can store.
+func TestAcceptSizeStaysAfterAnOutageOfTheSealer(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+		box := inboxtest.NewBox("k1")
+		r := receiveBy(t, d, sealBy(box))
+		box.Fail(func(handler.Identity) error { return errors.New("key server is down") }, nil)
+		ids := eventIDs(1000)
+		for range 20 {
+			_, err := r.AcceptRecords(t.Context(), "c", []envelope.Received{at(0, ids...)})
+			require.ErrorContains(t, err, "key server is down")
+		}
+		box.Fail(nil, nil)
+		r.accept(at(0, ids...))
+		var transactions int
+		require.NoError(t, d.DB.Raw(`SELECT count(DISTINCT xmin::text) FROM inbox_messages`).Scan(&transactions).Error)
+		require.Equal(t, 1, transactions)
+	})
+}
+
 // granting grants every status a slot, unless it refuses, and counts what is delivered.
 type granting struct {
 	refuses   bool

@@ -146,12 +146,11 @@ func (in *intake) accept(ctx context.Context, received []envelope.Received) ([]e
 	if err := a.sealRejected(ctx, p.batch.Rejected); err != nil {
 		return nil, err
 	}
-	for row := range p.batch.Messages {
-		if a.cfg.Sealer.Seals() { // not inside of the store's transaction, see rejectLate
-			break
-		}
-		if record := &received[owner[p.rows[row]]].Record; in.policyOf(*record) == BadRecordStore {
-			p.batch.Messages[row].Rejection = func() models.RejectedMessage { return a.rejection(channel, *record, nil) }
+	if !a.cfg.Sealer.Seals() { // otherwise rejectLate keeps them, because no Sealer is called inside a transaction
+		for row := range p.batch.Messages {
+			if record := &received[owner[p.rows[row]]].Record; in.policyOf(*record) == BadRecordStore {
+				p.batch.Messages[row].Rejection = func() models.RejectedMessage { return a.rejection(channel, *record, nil) }
+			}
 		}
 	}
 	ofRow := func(row int) envelope.Record { return received[owner[p.rows[row]]].Record }
@@ -184,22 +183,23 @@ func (in *intake) accept(ctx context.Context, received []envelope.Received) ([]e
 }
 
 // rejectLate stores the records of messages that turned out to be conflicts and that the store has not stored. These
-// repeat an ID within the batch, or have to be sealed first. They follow in another transaction, still before any
-// offset is committed.
+// repeat an ID within the batch, or have to be sealed first. They follow in other transactions, still before any offset
+// is committed.
 func (in *intake) rejectLate(ctx context.Context, received []envelope.Received, p *plan, owner []int) error {
-	late, messages := plan{}, slices.Collect(maps.Keys(p.repeats))
+	var late []models.RejectedMessage
+	messages := slices.Sorted(maps.Keys(p.repeats))
 	if in.cfg.Sealer.Seals() {
 		messages = append(messages, p.rows...)
 	}
 	for _, i := range messages {
 		if record := received[owner[i]].Record; p.results[i].Err != nil && in.policyOf(record) == BadRecordStore {
-			late.batch.Rejected = append(late.batch.Rejected, in.rejection(in.channel, record, p.results[i].Err))
+			late = append(late, in.rejection(in.channel, record, p.results[i].Err))
 		}
 	}
-	if err := in.sealRejected(ctx, late.batch.Rejected); err != nil {
+	if err := in.sealRejected(ctx, late); err != nil {
 		return err
 	}
-	return in.persist(ctx, &late)
+	return in.persistApart(ctx, late)
 }
 
 // planRecords plans the messages of all records that are not skipped. owner maps each message to its record.

@@ -1,7 +1,11 @@
 package acceptor_test
 
 import (
+	"bytes"
+	"context"
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -74,11 +78,61 @@ func TestRecordWithAMessageThatCannotBeSealedIsBad(t *testing.T) {
 
 		_, err := r.AcceptRecords(t.Context(), "c", []envelope.Received{at(2, "down"), at(3, "n")})
 		require.ErrorIs(t, err, down)
-		box.Fail(func(handler.Identity) error { return handler.Poison(errors.New("too secret")) }, nil)
+		box.Fail(func(handler.Identity) error { return down }, nil)
 		_, err = r.AcceptRecords(t.Context(), "c", []envelope.Received{bad(4, errMangled)})
+		require.ErrorIs(t, err, down)
 		require.ErrorContains(t, err, "record to keep as rejected, of topic/0 at offset 4")
 		require.Equal(t, []string{"m"}, r.messages())
 		require.Len(t, r.rejected(), 1)
+	})
+}
+
+// choosy is a Sealer that refuses contents, not messages.
+type choosy struct{ *inboxtest.Box }
+
+func (c choosy) Seal(ctx context.Context, of handler.Identity, content []byte) ([]byte, string, error) {
+	if bytes.Contains(content, []byte("unsealable")) {
+		return nil, "", handler.Poison(errors.New("forbidden bytes"))
+	}
+	return c.Box.Seal(ctx, of, content)
+}
+
+// Contract 15: a value that can never be sealed is not kept, and holds up neither its partition nor another one.
+func TestRecordWhoseValueCanNeverBeSealedIsKeptWithoutIt(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		for i, policy := range []acceptor.BadRecordPolicy{acceptor.BadRecordStore, acceptor.BadRecordHalt} {
+			r := receiveBy(t, d, func(cfg *acceptor.Config) {
+				cfg.Sealer = sealing.New(choosy{inboxtest.NewBox("k1")}, inboxtest.Patience)
+				cfg.Options.BadRecords = policy
+			})
+			never := at(int64(2*i), fmt.Sprint("never-", i))
+			never.Record.Value, never.Messages[0].Content = []byte("unsealable record"), []byte("unsealable")
+			elsewhere := at(0, fmt.Sprint("elsewhere-", i))
+			elsewhere.Record.Partition = 7
+			results := r.accept(never, at(int64(2*i+1), fmt.Sprint("after-", i)), elsewhere)
+			require.Contains(t, r.messages(), elsewhere.Messages[0].ID)
+			if policy == acceptor.BadRecordStore {
+				require.Equal(t, "durable bad, durable, durable", dispositions(results))
+			} else {
+				require.Equal(t, "halt bad, halt bad, durable", dispositions(results))
+				require.True(t, results[0].Skippable)
+				never.Err = results[0].Err
+				disposition, err := r.CarryOut(t.Context(), r.requestSkip(never.Record), &never, nil)
+				require.NoError(t, err)
+				require.Equal(t, envelope.Durable, disposition)
+			}
+			row := r.rejected()[0]
+			require.Nil(t, row.Value)
+			require.Equal(t, never.Record.Key, row.Key)
+			require.Contains(t, row.Reason, "not_sealed")
+			require.Contains(t, row.Reason, "its value is not kept: seal content: poison: forbidden bytes")
+			_, err := properties.ParseHeaders(row.Headers)
+			require.Equal(t, &properties.CutError{KeyBytes: 2, ValueBytes: len(never.Record.Value), HeadersBytes: 2,
+				SHA256: fmt.Sprintf("%x", sha256.Sum256(never.Record.Value))}, err)
+			_, err = r.AcceptRejected(t.Context(), row.ID)
+			require.ErrorContains(t, err, "cannot be accepted again")
+			require.NoError(t, r.db.Delete(&row).Error)
+		}
 	})
 }
 

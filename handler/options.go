@@ -173,6 +173,9 @@ func Rate(perSecond float64, burst int) Option {
 // key is called concurrently, when a message is claimed, and must return the same key for the same message. Messages
 // for which it panics share one key. A worker remembers a key until the rate has given it a full burst again.
 //
+// Do not take the key from a content that is sealed: key gets such messages without Content. Their type, source,
+// headers, attributes and ordering key are there.
+//
 // Do not decode large bodies in key. Do not use it with TxGroup, nor on an Inline or Direct channel, where it is an
 // error at start. (Contract 5.18.)
 func RateBy(perSecond float64, burst int, key func(m RawMessage) string) Option {

@@ -14,9 +14,10 @@ type Sealer interface {
 	// Seal returns what is stored in place of the content, and the ID of the key, in 1 to 200 characters, that Open is
 	// given. Operators see that ID. To rotate keys, return another one; Open must know both as long as messages sealed
 	// with them are stored. Nil and an empty ID leave this content as it is. Seal must neither change nor keep content.
+	// What it puts elsewhere must be durable when it returns: the record's offset may be committed right after.
 	//
-	// Poison says that this content can never be sealed: the message is invalid. Any other error fails the accept, and
-	// a consumer tries again.
+	// Poison says that this content can never be sealed: the message is invalid, and the value of a rejected record is
+	// lost but for its size and SHA-256. Any other error fails the accept, and a consumer tries again.
 	Seal(ctx context.Context, of Identity, content []byte) (sealed []byte, keyID string, err error)
 	// Open returns the content again. It must neither change nor keep sealed. Poison says that it can never be opened:
 	// the message is poisoned. Any other error fails the attempt, as a handler's error does; RetryAfter and Snooze work.

@@ -106,10 +106,9 @@ func (o messageViews) Message(ctx context.Context, actor Actor, ref MessageRef) 
 		return Message{}, err
 	}
 	m, seal := o.redactedMessage(stored)
-	of := m.redacted(redact.PartPayload)
-	stored.Content, m.Sealed = o.opened(ctx, of, sealing.IdentityOf(&stored, m.Properties.Channel), seal, stored.Content)
-	of.Bytes = stored.Content
-	m.Content = o.redactor.Bytes(of)
+	value, identity := m.redacted(redact.PartPayload), sealing.IdentityOf(&stored, m.Properties.Channel)
+	value.Bytes, m.Sealed = o.opened(ctx, value, identity, seal, stored.Content)
+	m.Content = o.redactor.Bytes(value)
 	if m.Statuses, err = o.statusesIn(ctx, m); err != nil {
 		return Message{}, fmt.Errorf("show message %q: %w", ref.ID, err)
 	}
@@ -164,7 +163,7 @@ func (m *Message) redacted(part redact.Part) redact.Value {
 }
 
 // opened returns a stored content as views may have it or, if it stays sealed, why.
-func (o *access) opened(ctx context.Context, of redact.Value, whose handler.Identity, seal properties.Seal,
+func (o *access) opened(ctx context.Context, value redact.Value, identity handler.Identity, seal properties.Seal,
 	stored []byte,
 ) (content []byte, sealed string) {
 	if seal.Key == "" {
@@ -174,9 +173,9 @@ func (o *access) opened(ctx context.Context, of redact.Value, whose handler.Iden
 	if !o.opts.OpenSealed || stored == nil {
 		return nil, sealed
 	}
-	content, err := o.sealer.Open(ctx, whose, seal, stored)
+	content, err := o.sealer.Open(ctx, identity, seal, stored)
 	if err != nil {
-		return nil, sealed + ", not opened: " + o.redactor.Error(of, err.Error())
+		return nil, sealed + ", not opened: " + o.redactor.Error(value, err.Error())
 	}
 	return content, ""
 }

@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 
@@ -17,7 +18,8 @@ import (
 // Longer ones are left out.
 const previewLimit = 1 << 20
 
-// PreviewBounds limits how many bytes a preview reads; 0 reads none.
+// PreviewBounds limits how many bytes a preview shows; 0 shows none. It reads no more of a stored value either, but up
+// to 1 MiB for a Redact hook or to open a sealed content. An opened content is in memory as a whole.
 type PreviewBounds struct {
 	Content int // of a message's content or a rejected record's value
 	Key     int // of the ordering key or the record's key
@@ -33,10 +35,10 @@ type Preview struct {
 	None bool
 	// Cut means that Bytes are only the beginning.
 	Cut bool
-	// Withheld means that the value is longer than 1 MiB. There are no Bytes then: a Redact hook must see the whole
-	// value, because it may not recognize half a secret.
+	// Withheld means that the value, opened if it is sealed, is longer than 1 MiB. There are no Bytes then: a Redact hook
+	// must see the whole value, because it may not recognize half a secret.
 	Withheld bool
-	// Sealed says in words why there are no Bytes although the value is stored: it is sealed (contract 15).
+	// Sealed says in words why there are no Bytes although the value is stored: it is sealed, or may be (contract 15).
 	Sealed string
 }
 
@@ -48,8 +50,8 @@ type MessagePreview struct {
 	Key     Preview
 }
 
-// PreviewMessage is like Message, but returns only the beginning: it reads no more than requested, however large the
-// message is.
+// PreviewMessage is like Message, but returns only the beginning: it reads no more than PreviewBounds says, however
+// large the message is.
 func (o messageViews) PreviewMessage(
 	ctx context.Context, actor Actor, ref MessageRef, bounds PreviewBounds,
 ) (MessagePreview, error) {
@@ -76,7 +78,7 @@ func (o messageViews) PreviewMessage(
 	if err != nil {
 		return MessagePreview{}, err
 	}
-	m := o.redactedPreview(ctx, stored)
+	m := o.redactedPreview(ctx, stored, bounds)
 	if m.Statuses, err = o.statusesIn(ctx, m.Message); err != nil {
 		return MessagePreview{}, fmt.Errorf("show message %q: %w", ref.ID, err)
 	}
@@ -102,7 +104,9 @@ func (o *access) cuts(bounds PreviewBounds) (cuts store.PreviewCuts) {
 	return cuts
 }
 
-func (o messageViews) redactedPreview(ctx context.Context, stored *store.MessagePreview) MessagePreview {
+func (o messageViews) redactedPreview(
+	ctx context.Context, stored *store.MessagePreview, bounds PreviewBounds,
+) MessagePreview {
 	if stored.PropertiesCut {
 		stored.SerializedProperties = "{}"
 	}
@@ -112,10 +116,14 @@ func (o messageViews) redactedPreview(ctx context.Context, stored *store.Message
 	if stored.PropertiesCut {
 		m.PropertiesProblem = tooLong(stored.PropertiesSize)
 	}
-	whose := sealing.IdentityOf(&stored.Message, m.Properties.Channel)
-	m.Payload = o.openedPreview(ctx, m.redacted(redact.PartPayload), whose, seal, stored.Payload)
+	identity := sealing.IdentityOf(&stored.Message, m.Properties.Channel)
+	if stored.PropertiesCut {
+		m.Payload = perhapsSealed(stored.Payload, m.PropertiesProblem)
+	} else {
+		m.Payload = o.openedPreview(ctx, m.redacted(redact.PartPayload), identity, seal, stored.Payload, bounds.Content)
+	}
 	m.Sealed = m.Payload.Sealed
-	m.Key = o.preview(m.redacted(redact.PartKey), stored.Key)
+	m.Key = o.preview(m.redacted(redact.PartKey), stored.Key, bounds.Key)
 	return m
 }
 
@@ -123,34 +131,50 @@ func tooLong(size int64) string {
 	return fmt.Sprintf("they have %d bytes, more than are shown here (%d)", size, previewLimit)
 }
 
-// preview redacts the part of a value that was read.
-func (o *access) preview(of redact.Value, stored store.Beginning) Preview {
+// preview redacts the part of a value that was read, and cuts it to the bound after that.
+func (o *access) preview(value redact.Value, stored store.Beginning, bound int) Preview {
 	p := Preview{Size: stored.Size, None: stored.IsNull, Withheld: o.redacts() && stored.Size > previewLimit}
+	if p.Withheld { // an opened content is here as a whole
+		stored.Bytes = nil
+	}
 	if p.Cut = int64(len(stored.Bytes)) < stored.Size; stored.IsNull || stored.Bytes == nil && p.Cut {
 		return p
 	}
-	if of.Bytes = stored.Bytes; of.Bytes == nil { // drivers differ in what they return for empty bytes
-		of.Bytes = []byte{}
+	if value.Bytes = stored.Bytes; value.Bytes == nil { // drivers differ in what they return for empty bytes
+		value.Bytes = []byte{}
 	}
-	p.Bytes = o.redactor.Bytes(of)
+	p.Bytes = o.redactor.Bytes(value)
+	if bound = max(bound, 0); len(p.Bytes) > bound {
+		p.Bytes, p.Cut = bytes.Clone(p.Bytes[:bound]), true // lets go of the rest
+	}
 	return p
 }
 
 // openedPreview is preview of a content that may be sealed. Its size is that of what is shown.
-func (o *access) openedPreview(ctx context.Context, of redact.Value, whose handler.Identity, seal properties.Seal,
-	stored store.Beginning,
+func (o *access) openedPreview(ctx context.Context, value redact.Value, identity handler.Identity, seal properties.Seal,
+	stored store.Beginning, bound int,
 ) Preview {
 	if seal.Key == "" || stored.IsNull {
-		return o.preview(of, stored)
+		return o.preview(value, stored, bound)
 	}
 	if int64(len(stored.Bytes)) < stored.Size { // not requested, or too long to be opened here
 		stored.Bytes = nil
 	}
-	content, sealed := o.opened(ctx, of, whose, seal, stored.Bytes)
+	content, sealed := o.opened(ctx, value, identity, seal, stored.Bytes)
 	if sealed != "" {
 		return Preview{Size: stored.Size, Cut: true, Sealed: sealed}
 	}
-	return o.preview(of, store.Beginning{Bytes: content, Size: int64(len(content))})
+	return o.preview(value, store.Beginning{Bytes: content, Size: int64(len(content))}, bound)
+}
+
+// perhapsSealed is the preview of a content whose seal was not read: the properties that hold it are too long. Sealed
+// bytes must not be shown as if they were the content.
+func perhapsSealed(stored store.Beginning, problem string) Preview {
+	p := Preview{Size: stored.Size, None: stored.IsNull}
+	if !p.None {
+		p.Cut, p.Sealed = true, "perhaps sealed, as its properties were not read: "+problem
+	}
+	return p
 }
 
 // RejectedPreview is a rejected message whose Key and Value are in RecordKey and Payload, as far as they were
@@ -165,28 +189,36 @@ type RejectedPreview struct {
 	HeadersProblem string
 }
 
-// PreviewRejected is like Rejected, but returns only the beginning: it reads no more than requested, however large the
-// record is.
+// PreviewRejected is like Rejected, but returns only the beginning: it reads no more than PreviewBounds says, however
+// large the record is.
 func (o rejections) PreviewRejected(
 	ctx context.Context, actor Actor, id string, bounds PreviewBounds,
 ) (RejectedPreview, error) {
 	load := func(ctx context.Context, pool gorm.ConnPool, id string) (*store.RejectedPreview, error) {
 		return o.store.PreviewRejected(ctx, pool, id, o.cuts(bounds))
 	}
-	return viewRejected(ctx, o, actor, id, load, o.redactedRejected)
+	show := func(ctx context.Context, stored *store.RejectedPreview) RejectedPreview {
+		return o.redactedRejected(ctx, stored, bounds)
+	}
+	return viewRejected(ctx, o, actor, id, load, show)
 }
 
-func (o rejections) redactedRejected(ctx context.Context, stored *store.RejectedPreview) RejectedPreview {
+func (o rejections) redactedRejected(
+	ctx context.Context, stored *store.RejectedPreview, bounds PreviewBounds,
+) RejectedPreview {
 	r := RejectedPreview{Rejected: rejectedOf(&stored.RejectedMessage, stored.RecordKey.Size+stored.Payload.Size)}
 	of := redact.Value{MessageID: r.ID, Channel: r.Channel, Part: redact.PartPayload}
 	_, seal := properties.SealOfRejected(stored.Headers)
-	r.Payload = o.openedPreview(ctx, of, handler.Identity{Channel: r.Channel, ID: r.ID}, seal, stored.Payload)
-	of.Part = redact.PartKey
-	r.RecordKey = o.preview(of, stored.RecordKey)
-	r.Reason = o.redactor.Error(of, r.Reason)
-	if r.HeadersProblem = tooLong(stored.HeadersSize); !stored.HeadersCut {
+	identity := handler.Identity{Channel: r.Channel, ID: r.ID}
+	if r.HeadersProblem = tooLong(stored.HeadersSize); stored.HeadersCut {
+		r.Payload = perhapsSealed(stored.Payload, r.HeadersProblem)
+	} else {
 		r.Headers, r.HeadersProblem = o.headers(of, stored.Headers)
+		r.Payload = o.openedPreview(ctx, of, identity, seal, stored.Payload, bounds.Content)
 	}
+	of.Part = redact.PartKey
+	r.RecordKey = o.preview(of, stored.RecordKey, bounds.Key)
+	r.Reason = o.redactor.Error(of, r.Reason)
 	return r
 }
 

@@ -216,6 +216,38 @@ func TestProcessPendingLeavesWhatExceedsTheRateOfItsKey(t *testing.T) {
 	})
 }
 
+// TestKeyOfASealedMessageIsComputedWithoutItsContent proves contract 5.18 and 15: sealed bytes would differ with each
+// message, so that no key had its rate.
+func TestKeyOfASealedMessageIsComputedWithoutItsContent(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		var c tenantCalls
+		var mu sync.Mutex
+		got := map[string][]byte{}
+		box := inboxtest.NewBox("k1")
+		ib := inboxtest.New(t, d.DB, box.Option(), inboxtest.Handlers(inboxtest.Do("limited", c.run,
+			handler.RateBy(1000, 10, func(m handler.RawMessage) string {
+				mu.Lock()
+				defer mu.Unlock()
+				got[m.ID] = m.Content
+				return m.Source
+			}))))
+		for id, key := range map[string]string{"sealed": "k1", "plain": ""} {
+			box.Use(key)
+			m := inboxtest.Message(id)
+			m.Source, m.Content = "/tenant", []byte("content")
+			_, err := ib.Accept(t.Context(), m)
+			require.NoError(t, err)
+		}
+		inboxtest.Eventually(t, func() bool {
+			inboxtest.Process(t, ib)
+			return inboxtest.AllCompleted(t, ib)
+		}, "all were completed")
+		mu.Lock()
+		defer mu.Unlock()
+		require.Equal(t, map[string][]byte{"sealed": nil, "plain": []byte("content")}, got)
+	})
+}
+
 // TestPanicOfAKeyLosesNoMessage proves contract 5.18: such messages share a key.
 func TestPanicOfAKeyLosesNoMessage(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {

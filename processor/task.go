@@ -60,11 +60,15 @@ func newTask(c store.Claim, h *handler.Handler, p *policy) *task {
 }
 
 // rateKeyOf returns the key of a message for its handler's rate; "" if it has none. Messages for which find panics, or
-// that cannot be read, share a key.
+// that cannot be read, share a key. A sealed content is left out: to open it would hold up the claims of all handlers.
 func rateKeyOf(find func(handler.RawMessage) string, m *models.Message) (key string) {
 	err := routine.Protect("the key of its rate", func() error {
-		p, err := properties.Parse(m.SerializedProperties)
-		key = find(handler.RawMessage{Channel: p.Channel, ID: m.ID, Type: m.Type, Source: m.Source, Content: m.Content,
+		p, seal, err := properties.ParseSealed(m.SerializedProperties)
+		content := m.Content
+		if seal.Key != "" {
+			content = nil
+		}
+		key = find(handler.RawMessage{Channel: p.Channel, ID: m.ID, Type: m.Type, Source: m.Source, Content: content,
 			ContentType: m.ContentType, Transport: m.TransportName, Properties: p, OrderingKey: m.OrderingKey})
 		return err
 	})

@@ -25,7 +25,7 @@ var sealingMutants = []mutant{
 		Why:     "a producer's repeated ID would put the content into the database as it is",
 		Package: "acceptor",
 		In:      "intake.rejectLate",
-		Old:     "in.sealRejected(ctx, late.batch.Rejected)",
+		Old:     "in.sealRejected(ctx, late)",
 		New:     "error(nil)",
 		Test:    test{Package: "./acceptor", Run: "^TestRejectedRecordsAreKeptSealed$"},
 	},

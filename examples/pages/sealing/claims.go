@@ -21,16 +21,29 @@ type Claims struct {
 	Least int
 }
 
-// Seal implements handler.Sealer. The name is the content's hash: to seal a content again changes nothing.
+// Seal implements handler.Sealer. The name is the content's hash: to seal a content again changes nothing. The object
+// is on disk when Seal returns, because the record's offset may be committed right after.
 func (c *Claims) Seal(_ context.Context, _ handler.Identity, content []byte) ([]byte, string, error) {
 	if len(content) < c.Least {
 		return nil, "", nil // it is stored as it is
 	}
 	name, part := fmt.Sprintf("%x", sha256.Sum256(content)), rand.Text()
-	if err := c.Store.WriteFile(part, content, 0o600); err != nil {
+	file, err := c.Store.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
 		return nil, "", err
 	}
-	return []byte(name), "claim", c.Store.Rename(part, name)
+	_, err = file.Write(content)
+	if err = errors.Join(err, file.Sync(), file.Close()); err != nil {
+		return nil, "", errors.Join(err, c.Store.Remove(part))
+	}
+	if err := c.Store.Rename(part, name); err != nil {
+		return nil, "", err
+	}
+	directory, err := c.Store.Open(".")
+	if err != nil {
+		return nil, "", err
+	}
+	return []byte(name), "claim", errors.Join(directory.Sync(), directory.Close())
 }
 
 // Open implements handler.Sealer.
