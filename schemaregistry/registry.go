@@ -70,6 +70,10 @@ const (
 	// unknownGrace is how long an unknown schema ID counts as one that the registry will soon know. It is short, because
 	// each corrupt record with another ID holds up its partition as long.
 	unknownGrace = 5 * time.Second
+	// unknownForgotten is how long after an ID was last asked for that grace starts again: it may be registered by then,
+	// and a replica not know it yet. It is far longer than the pauses between a handler's attempts, which would else never
+	// be charged.
+	unknownForgotten = 10 * time.Minute
 	// maxFailures bounds the IDs whose failure is remembered. Corrupt records may name any number of them.
 	maxFailures = 1000
 )
@@ -91,7 +95,7 @@ type Registry struct {
 type failure struct {
 	err          error
 	until        time.Time // when the registry may be asked again
-	unknownSince time.Time // zero if it was never unknown
+	unknownSince time.Time // of an unknown ID: when its grace began
 }
 
 // schema is a writer's schema.
@@ -186,7 +190,7 @@ func (r *Registry) failed(id int, err error) error {
 	defer r.mu.Unlock()
 	f := r.failures[id]
 	if errors.Is(err, ErrUnknownSchema) {
-		if f.unknownSince.IsZero() {
+		if !errors.Is(f.err, ErrUnknownSchema) || now.Sub(f.until) > unknownForgotten {
 			f.unknownSince = now
 		}
 		if now.Sub(f.unknownSince) < unknownGrace {
