@@ -92,9 +92,15 @@ func TestAvroReadsSchemasThatReferToOthers(t *testing.T) {
 		{Name: "shop.Money", Subject: "money", Version: 1}}})
 	c := newAvro[map[string]any](t, g, `{"type":"record","name":"shop.Order","fields":[
 		{"name":"fee","type":{"type":"record","name":"shop.Money","fields":[{"name":"cents","type":"long"}]}}]}`)
+	for _, subject := range []string{"order", "item", "money"} {
+		_, err := g.client.DeleteSubject(t.Context(), subject, sr.SoftDelete)
+		require.NoError(t, err)
+	}
+	before := g.requests.Load()
 	order, err := c.Decode(handler.Metadata{}, framed(id, "\x0a\x04"))
 	require.NoError(t, err)
 	require.Equal(t, map[string]any{"fee": map[string]any{"cents": int64(2)}}, order)
+	require.EqualValues(t, 3, g.requests.Load()-before, "each is asked for once")
 }
 
 func TestAvroRefusesCorruptBodies(t *testing.T) {

@@ -232,7 +232,7 @@ func (r *Registry) read(ctx context.Context, id int) (*schema, error) {
 	s := &schema{id: id, kind: found.Type}
 	switch found.Type {
 	case sr.TypeAvro:
-		if s.avro, err = r.parseAvro(ctx, new(avro.SchemaCache), found); err == nil {
+		if s.avro, err = r.parseAvro(ctx, new(avro.SchemaCache), map[sr.SubjectVersion]bool{}, found); err == nil {
 			s.name = fullName(s.avro)
 		}
 	case sr.TypeProtobuf:
@@ -243,14 +243,22 @@ func (r *Registry) read(ctx context.Context, id int) (*schema, error) {
 	return s, err
 }
 
-// parseAvro parses a schema after those that it refers to.
-func (r *Registry) parseAvro(ctx context.Context, cache *avro.SchemaCache, s sr.Schema) (*avro.Schema, error) {
+// parseAvro parses a schema after those that it refers to. It asks only for those that are not in seen yet. One that
+// was deleted from its subject is found, too: the topic may still have records that need it.
+func (r *Registry) parseAvro(
+	ctx context.Context, cache *avro.SchemaCache, seen map[sr.SubjectVersion]bool, s sr.Schema,
+) (*avro.Schema, error) {
 	for _, reference := range s.References {
-		found, err := r.client.SchemaByVersion(ctx, reference.Subject, reference.Version)
-		if err != nil {
-			return nil, fmt.Errorf("subject %q, version %d: %w", reference.Subject, reference.Version, explain(err))
+		of := sr.SubjectVersion{Subject: reference.Subject, Version: reference.Version}
+		if seen[of] {
+			continue
 		}
-		if _, err := r.parseAvro(ctx, cache, found.Schema); err != nil {
+		seen[of] = true
+		found, err := r.client.SchemaByVersion(sr.WithParams(ctx, sr.ShowDeleted), of.Subject, of.Version)
+		if err != nil {
+			return nil, fmt.Errorf("subject %q, version %d: %w", of.Subject, of.Version, explain(err))
+		}
+		if _, err := r.parseAvro(ctx, cache, seen, found.Schema); err != nil {
 			return nil, err
 		}
 	}
