@@ -334,10 +334,11 @@ func newEncoder(r *Registry, s Schema, kind sr.SchemaType, name string, indexes 
 		schema: sr.Schema{Schema: s.Text, Type: kind, References: s.References}}
 }
 
-// begin returns what every body begins with. The first call that succeeds asks the registry for the schema's ID.
+// begin returns what every body begins with, as a copy: the body of an empty message is nothing more. The first call
+// that succeeds asks the registry for the schema's ID.
 func (e *encoder) begin() ([]byte, error) {
 	if known := e.prefix.Load(); known != nil {
-		return *known, nil
+		return slices.Clone(*known), nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), e.registry.options.Timeout)
 	defer cancel()
@@ -347,9 +348,8 @@ func (e *encoder) begin() ([]byte, error) {
 		return nil, fmt.Errorf("schema of subject %q: %w", e.subject, err)
 	}
 	prefix, err := new(sr.ConfluentHeader).AppendEncode(nil, id, e.indexes) // its error is always nil
-	prefix = slices.Clip(prefix)                                            // appending to it copies it
 	e.prefix.Store(&prefix)
-	return prefix, err
+	return slices.Clone(prefix), err
 }
 
 // id asks for the schema's ID.
