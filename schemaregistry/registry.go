@@ -124,7 +124,8 @@ func New(client *sr.Client, configure ...func(o *Options)) (*Registry, error) {
 }
 
 // TypeOf returns the message type of a record in the wire format: the full name of its Avro record or Protobuf message,
-// such as "shop.OrderPlaced". It is made for DecoderConfig.TypeOf. A record that names no such type is bad. A schema
+// such as "shop.OrderPlaced". It is made for DecoderConfig.TypeOf. A record that names no such type is bad. So is a
+// tombstone: to handle those, wrap TypeOf in a function that returns a type of yours where the value is nil. A schema
 // that cannot be read yet is envelope.ErrUnavailable. Do not use it on a channel with plain records in other formats.
 func (r *Registry) TypeOf(record envelope.Record) (string, error) {
 	s, rest, err := r.schemaOf(record.Value)
