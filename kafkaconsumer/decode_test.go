@@ -2,26 +2,21 @@ package kafkaconsumer
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"runtime"
-	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/segmentio/kafka-go/compress"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
-	"github.com/gorm-inbox/inbox/internal/clock"
-	"github.com/gorm-inbox/inbox/internal/condition"
+	"github.com/gorm-inbox/inbox/internal/kafkaclient"
 	"github.com/gorm-inbox/inbox/internal/kafkawire"
-	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
 // TestOversizedHeadersStayUnparsed proves contract 4.5: the number that a record claims
@@ -216,74 +211,53 @@ func TestPanicOutsideABatchIsAnError(t *testing.T) {
 	require.Zero(t, f.buffer.Bytes())
 }
 
-// TestRecordIsDecodedAgainWhileItsDecoderIsUnavailable proves contract 4.5: what comes before the record is passed on,
-// and nothing passes the record.
-func TestRecordIsDecodedAgainWhileItsDecoderIsUnavailable(t *testing.T) {
+// TestRecordThatCannotBeDecodedYetIsFetchedAgain proves contract 4.5, 7.2: what comes before the record is passed on,
+// nothing passes the record, and no memory is kept meanwhile.
+func TestRecordThatCannotBeDecodedYetIsFetchedAgain(t *testing.T) {
 	w := written{layout: layout{base: 5, last: 7}}
 	for offset := int64(5); offset < 8; offset++ {
 		w.records = append(w.records, envelope.Record{Offset: offset, Timestamp: time.UnixMilli(0), Value: []byte("v")})
 	}
 	cfg := Config{}.withDefaults()
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	var available atomic.Bool
-	buffer, out := kafkawire.NewBudget(cfg.BufferBytes), make(chan *chunk)
+	buffer, out := kafkawire.NewBudget(cfg.BufferBytes), make(chan *chunk, 2)
+	available := false
 	f := &fetcher{
-		shared: &shared{network: &network{inflater: kafkawire.NewInflater(cfg.MaxBatchBytes)}, cfg: cfg,
-			conditions: conditions{fetching: condition.New(zap.NewNop(), clock.System{}, zap.WarnLevel, "fetch", "it waits")}},
-		partition: newPartition(ctx, "t", 3, 5), buffer: buffer, out: out, sizeBound: func(envelope.Record) int { return 0 },
+		shared:    &shared{network: &network{inflater: kafkawire.NewInflater(cfg.MaxBatchBytes)}, cfg: cfg},
+		partition: newPartition(t.Context(), "t", 3, 5), buffer: buffer, out: out,
+		sizeBound: func(envelope.Record) int { return 0 },
 		decode: func(r envelope.Record) envelope.Received {
-			if r.Offset == 6 && !available.Load() {
-				return envelope.Received{Record: r, Err: fmt.Errorf("registry: %w", envelope.ErrUnavailable)}
+			if r.Offset == 6 && !available {
+				return envelope.Received{Record: r, Err: fmt.Errorf("registry: %w: %w", envelope.ErrUnavailable, io.EOF)}
 			}
 			return envelope.Received{Record: r}
 		},
 	}
-	next := func() *chunk {
-		select {
-		case c := <-out:
-			return c
-		case <-time.After(testenv.Patience):
-			require.FailNow(t, "nothing is passed on")
-			return nil
-		}
-	}
-	read := func() (done chan error) {
-		done = make(chan error, 1)
+	read := func(from int64) (next int64, err error) {
 		held := buffer.NewHold()
-		run := &responseReader{fetcher: f, held: held, response: &kafkawire.Response{Records: w.bytes(t)}, wanted: 5, next: 5,
-			chunk: &chunk{partition: f.partition}}
-		go func() {
-			defer held.End()
-			done <- run.run()
-		}()
-		return done
-	}
-	problem := func() string {
-		if err := f.partition.health(false, time.Hour, time.Time{}).Problem(); err != nil {
-			return err.Error()
-		}
-		return ""
+		defer held.End()
+		d := &responseReader{fetcher: f, held: held, response: &kafkawire.Response{Records: w.bytes(t)}, wanted: from,
+			next: from, chunk: f.newChunk()}
+		err = d.run()
+		return d.sent, err
 	}
 
-	done := read()
-	first := next()
+	next, err := read(5)
+	require.EqualError(t, err, "decode the record at offset 6: registry: temporarily unavailable: EOF")
+	require.False(t, fatal(err) || kafkaclient.Lost(err), "it is an error neither of the log nor of a broker")
+	require.EqualValues(t, 6, next)
+	first := <-out
 	require.Len(t, first.received, 1)
-	require.EqualValues(t, 6, first.next)
-	require.Eventually(t, func() bool {
-		return strings.Contains(problem(), "decode the record at offset 6: registry: temporarily unavailable")
-	}, testenv.Patience, time.Millisecond)
-	available.Store(true)
-	rest := next()
-	require.NoError(t, <-done)
+	require.Equal(t, first.bytes, buffer.Bytes(), "only what is passed on is held")
+	next, err = read(6)
+	require.Error(t, err)
+	require.EqualValues(t, 6, next)
+	require.Empty(t, out)
+
+	available = true
+	next, err = read(6)
+	require.NoError(t, err)
+	require.EqualValues(t, 8, next)
+	rest := <-out
 	require.Len(t, rest.received, 2)
 	require.NoError(t, rest.received[0].Err)
-	require.EqualValues(t, 8, rest.next)
-	require.Empty(t, problem())
-
-	available.Store(false)
-	done = read()
-	next()
-	cancel()
-	require.ErrorIs(t, <-done, context.Canceled)
 }

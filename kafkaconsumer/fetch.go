@@ -452,9 +452,11 @@ func (d *responseReader) add(r envelope.Record) error {
 		received.Err = skipping.halt.reason
 	} else {
 		skipping = nil
-		var ok bool
-		if received, ok = d.decode(received.Record); !ok {
-			return f.partition.ctx.Err()
+		// A record that cannot be decoded yet is not bad, and its partition must not pass it. It is fetched again later,
+		// because waiting for it here would keep the memory that other partitions need.
+		if received = f.decode(received.Record); errors.Is(received.Err, envelope.ErrUnavailable) {
+			// The text alone: a lost connection to another service must not count as one to a broker.
+			return fmt.Errorf("decode the record at offset %d: %v", r.Offset, received.Err)
 		}
 	}
 	f.skipping = nil // it is the first record; if it is gone, there is nothing to skip
@@ -481,31 +483,6 @@ func (d *responseReader) add(r envelope.Record) error {
 		return f.partition.ctx.Err()
 	}
 	return nil
-}
-
-// decode decodes a record, and again while a function of the decoder cannot reach a service. Such a record is not bad,
-// and its partition must not pass it. Records before it are accepted first. It reports false if the partition ended
-// first.
-func (d *responseReader) decode(r envelope.Record) (envelope.Received, bool) {
-	f := d.fetcher
-	received := f.decode(r)
-	if !errors.Is(received.Err, envelope.ErrUnavailable) {
-		return received, true
-	}
-	if len(d.chunk.received) > 0 && !d.flush(r.Offset) {
-		return received, false
-	}
-	retry := routine.Backoff{First: fetchBackoffFirst, Max: maxFetchBackoff}
-	for ; errors.Is(received.Err, envelope.ErrUnavailable); received = f.decode(r) {
-		// The text alone: a lost connection to another service must not count as one to a broker.
-		f.failed(fmt.Errorf("decode the record at offset %d: %v", r.Offset, received.Err),
-			zap.Int64(telemetry.FieldOffset, r.Offset))
-		if !retry.Wait(f.partition.ctx) {
-			return received, false
-		}
-	}
-	f.succeeded()
-	return received, true
 }
 
 // flush sends the chunk to the worker, with next as the offset to continue at. It reports false if the partition ended

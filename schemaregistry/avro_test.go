@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/sr"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/schemaregistry"
@@ -49,11 +50,23 @@ func TestAvroBodyHasTheWireFormatAndComesBack(t *testing.T) {
 }
 
 func TestEncodedBodiesShareNoMemory(t *testing.T) {
-	c := newAvro[orderV1](t, newRig(t), placedV1)
-	first := encode(t, c, orderV1{"a"})
-	second := encode(t, c, orderV1{"b"})
-	require.Equal(t, framed(1, "\x02a"), first)
-	require.Equal(t, framed(1, "\x02b"), second)
+	g := newRig(t)
+	empty := newAvro[struct{}](t, g, `{"type":"record","name":"Empty","fields":[]}`)
+	requireNotShared(t, framed(1, ""), empty, struct{}{})
+	requireNotShared(t, framed(2, "\x02a"), newAvro[orderV1](t, g, placedV1), orderV1{"a"})
+	requireNotShared(t, framed(3, "\x00"), newProtobuf[*wrapperspb.StringValue](t, g, wrappers), wrapperspb.String(""))
+}
+
+// requireNotShared checks that a caller who changes a body changes no other.
+func requireNotShared[T any](t *testing.T, want []byte, c codec[T], payload T) {
+	t.Helper()
+	for range 3 {
+		body := encode(t, c, payload)
+		require.Equal(t, want, body)
+		for i := range body {
+			body[i] = 0xff
+		}
+	}
 }
 
 func TestAvroReadsWhatOlderAndNewerWritersWrote(t *testing.T) {
@@ -92,9 +105,15 @@ func TestAvroReadsSchemasThatReferToOthers(t *testing.T) {
 		{Name: "shop.Money", Subject: "money", Version: 1}}})
 	c := newAvro[map[string]any](t, g, `{"type":"record","name":"shop.Order","fields":[
 		{"name":"fee","type":{"type":"record","name":"shop.Money","fields":[{"name":"cents","type":"long"}]}}]}`)
+	for _, subject := range []string{"order", "item", "money"} {
+		_, err := g.client.DeleteSubject(t.Context(), subject, sr.SoftDelete)
+		require.NoError(t, err)
+	}
+	before := g.requests.Load()
 	order, err := c.Decode(handler.Metadata{}, framed(id, "\x0a\x04"))
 	require.NoError(t, err)
 	require.Equal(t, map[string]any{"fee": map[string]any{"cents": int64(2)}}, order)
+	require.EqualValues(t, 3, g.requests.Load()-before, "each is asked for once")
 }
 
 func TestAvroRefusesCorruptBodies(t *testing.T) {

@@ -70,6 +70,10 @@ const (
 	// unknownGrace is how long an unknown schema ID counts as one that the registry will soon know. It is short, because
 	// each corrupt record with another ID holds up its partition as long.
 	unknownGrace = 5 * time.Second
+	// unknownForgotten is how long after an ID was last asked for that grace starts again: it may be registered by then,
+	// and a replica not know it yet. It is far longer than the pauses between a handler's attempts, which would else never
+	// be charged.
+	unknownForgotten = 10 * time.Minute
 	// maxFailures bounds the IDs whose failure is remembered. Corrupt records may name any number of them.
 	maxFailures = 1000
 )
@@ -91,7 +95,7 @@ type Registry struct {
 type failure struct {
 	err          error
 	until        time.Time // when the registry may be asked again
-	unknownSince time.Time // zero if it was never unknown
+	unknownSince time.Time // of an unknown ID: when its grace began
 }
 
 // schema is a writer's schema.
@@ -120,7 +124,8 @@ func New(client *sr.Client, configure ...func(o *Options)) (*Registry, error) {
 }
 
 // TypeOf returns the message type of a record in the wire format: the full name of its Avro record or Protobuf message,
-// such as "shop.OrderPlaced". It is made for DecoderConfig.TypeOf. A record that names no such type is bad. A schema
+// such as "shop.OrderPlaced". It is made for DecoderConfig.TypeOf. A record that names no such type is bad. So is a
+// tombstone: to handle those, wrap TypeOf in a function that returns a type of yours where the value is nil. A schema
 // that cannot be read yet is envelope.ErrUnavailable. Do not use it on a channel with plain records in other formats.
 func (r *Registry) TypeOf(record envelope.Record) (string, error) {
 	s, rest, err := r.schemaOf(record.Value)
@@ -186,7 +191,7 @@ func (r *Registry) failed(id int, err error) error {
 	defer r.mu.Unlock()
 	f := r.failures[id]
 	if errors.Is(err, ErrUnknownSchema) {
-		if f.unknownSince.IsZero() {
+		if !errors.Is(f.err, ErrUnknownSchema) || now.Sub(f.until) > unknownForgotten {
 			f.unknownSince = now
 		}
 		if now.Sub(f.unknownSince) < unknownGrace {
@@ -228,7 +233,7 @@ func (r *Registry) read(ctx context.Context, id int) (*schema, error) {
 	s := &schema{id: id, kind: found.Type}
 	switch found.Type {
 	case sr.TypeAvro:
-		if s.avro, err = r.parseAvro(ctx, new(avro.SchemaCache), found); err == nil {
+		if s.avro, err = r.parseAvro(ctx, new(avro.SchemaCache), map[sr.SubjectVersion]bool{}, found); err == nil {
 			s.name = fullName(s.avro)
 		}
 	case sr.TypeProtobuf:
@@ -239,14 +244,22 @@ func (r *Registry) read(ctx context.Context, id int) (*schema, error) {
 	return s, err
 }
 
-// parseAvro parses a schema after those that it refers to.
-func (r *Registry) parseAvro(ctx context.Context, cache *avro.SchemaCache, s sr.Schema) (*avro.Schema, error) {
+// parseAvro parses a schema after those that it refers to. It asks only for those that are not in seen yet. One that
+// was deleted from its subject is found, too: the topic may still have records that need it.
+func (r *Registry) parseAvro(
+	ctx context.Context, cache *avro.SchemaCache, seen map[sr.SubjectVersion]bool, s sr.Schema,
+) (*avro.Schema, error) {
 	for _, reference := range s.References {
-		found, err := r.client.SchemaByVersion(ctx, reference.Subject, reference.Version)
-		if err != nil {
-			return nil, fmt.Errorf("subject %q, version %d: %w", reference.Subject, reference.Version, explain(err))
+		of := sr.SubjectVersion{Subject: reference.Subject, Version: reference.Version}
+		if seen[of] {
+			continue
 		}
-		if _, err := r.parseAvro(ctx, cache, found.Schema); err != nil {
+		seen[of] = true
+		found, err := r.client.SchemaByVersion(sr.WithParams(ctx, sr.ShowDeleted), of.Subject, of.Version)
+		if err != nil {
+			return nil, fmt.Errorf("subject %q, version %d: %w", of.Subject, of.Version, explain(err))
+		}
+		if _, err := r.parseAvro(ctx, cache, seen, found.Schema); err != nil {
 			return nil, err
 		}
 	}
@@ -322,10 +335,11 @@ func newEncoder(r *Registry, s Schema, kind sr.SchemaType, name string, indexes 
 		schema: sr.Schema{Schema: s.Text, Type: kind, References: s.References}}
 }
 
-// begin returns what every body begins with. The first call that succeeds asks the registry for the schema's ID.
+// begin returns what every body begins with, as a copy: the body of an empty message is nothing more. The first call
+// that succeeds asks the registry for the schema's ID.
 func (e *encoder) begin() ([]byte, error) {
 	if known := e.prefix.Load(); known != nil {
-		return *known, nil
+		return slices.Clone(*known), nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), e.registry.options.Timeout)
 	defer cancel()
@@ -335,9 +349,8 @@ func (e *encoder) begin() ([]byte, error) {
 		return nil, fmt.Errorf("schema of subject %q: %w", e.subject, err)
 	}
 	prefix, err := new(sr.ConfluentHeader).AppendEncode(nil, id, e.indexes) // its error is always nil
-	prefix = slices.Clip(prefix)                                            // appending to it copies it
 	e.prefix.Store(&prefix)
-	return prefix, err
+	return slices.Clone(prefix), err
 }
 
 // id asks for the schema's ID.

@@ -132,6 +132,35 @@ func TestUnknownSchemaIsWaitedForAndThenCharged(t *testing.T) {
 	require.NoError(t, err)
 }
 
+func TestUnknownSchemaIsWaitedForAgain(t *testing.T) {
+	for name, between := range map[string]func(g *rig, ask func() error){
+		"after a long time": func(g *rig, _ func() error) { g.clock.Advance(time.Hour) },
+		"after an outage": func(g *rig, ask func() error) {
+			g.answers(hangUp)
+			require.NotErrorIs(t, ask(), schemaregistry.ErrUnknownSchema)
+			g.recovers()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newRig(t)
+			ask := func() error {
+				g.clock.Advance(time.Second)
+				_, err := g.TypeOf(envelope.Record{Value: framed(1, "")})
+				return err
+			}
+			for range 2 {
+				for range 5 {
+					require.ErrorIs(t, ask(), envelope.ErrUnavailable)
+				}
+				require.NotErrorIs(t, ask(), envelope.ErrUnavailable)
+				g.clock.Advance(time.Minute)
+				require.NotErrorIs(t, ask(), envelope.ErrUnavailable, "attempts a minute apart are charged")
+				between(g, ask)
+			}
+		})
+	}
+}
+
 func TestFailuresOfManyIDsAreForgotten(t *testing.T) {
 	g := newRig(t)
 	for id := range 2500 {

@@ -13,6 +13,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
@@ -169,4 +171,32 @@ func TestTimestampsHaveTheTopicsKind(t *testing.T) {
 			require.True(t, records[1].Timestamp.Equal(produced.Add(time.Second)))
 		})
 	}
+}
+
+// TestTopicThatCannotBeDecodedYetHoldsUpNoOther proves contract 4.5, 7.2: while one topic waits for a service that its
+// decoder needs, another is consumed to its end, however little memory there is.
+func TestTopicThatCannotBeDecodedYetHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	const known = "known"
+	r := newRig(t, 4, kafkatest.Topic(known, 1))
+	r.produce(3, 0, 1, 2, 3)
+	var asked, available atomic.Bool
+	r.start(func(c *kafkaconsumer.Config) {
+		c.Topics, c.BufferBytes = []string{topic, known}, 1
+		c.Decoder = envelope.DecoderConfig{ID: envelope.KafkaCoordinates(), TypeOf: func(r envelope.Record) (string, error) {
+			if r.Topic == topic && !available.Load() {
+				asked.Store(true)
+				return "", fmt.Errorf("registry: %w", envelope.ErrUnavailable)
+			}
+			return "order.placed", nil
+		}}
+	})
+	eventually(t, "a record waits", asked.Load)
+	for range 3 {
+		r.produceTo(known, 5, 0)
+		r.awaitTopic(known)
+	}
+	require.Zero(t, r.ledger.accepted(topic))
+	available.Store(true)
+	r.awaitAll()
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -661,5 +662,35 @@ func TestReadingAgainOutlivesASilentConnection(t *testing.T) {
 		require.ErrorIs(t, err, context.Canceled)
 		require.EqualValues(t, 10, result.Left[0].From)
 		require.NoError(t, k.Restart())
+	})
+}
+
+// TestReadingAgainGivesUpWhileARecordCannotBeDecodedYet proves contract 7.11: the call ends with the reason, before the
+// record, and goes on there later.
+func TestReadingAgainGivesUpWhileARecordCannotBeDecodedYet(t *testing.T) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
+		r := &againRig{bench: newBench(t, kafkatest.Start(t).Brokers()), database: d, base: time.Now().Add(-time.Hour)}
+		r.createTopic(1, nil)
+		r.produceSeconds(1, 5)
+		var available atomic.Bool
+		ib := r.inbox(t, againSettings{config: func(c *kafkaconsumer.Config) {
+			c.Decoder = envelope.DecoderConfig{TypeOf: func(r envelope.Record) (string, error) {
+				if r.Offset == 2 && !available.Load() {
+					return "", fmt.Errorf("registry: %w", envelope.ErrUnavailable)
+				}
+				return "t", nil
+			}}
+		}}, "t")
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		result, err := opsOf(t, ib).ReadAgain(ctx, "ada", r.all())
+		require.ErrorContains(t, err, "decode the record at offset 2: ")
+		require.ErrorContains(t, err, "registry: temporarily unavailable")
+		require.Equal(t, []int64{2, 2, 0}, []int64{result.Read, result.Accepted, result.Bad})
+		require.EqualValues(t, 2, result.Left[0].From)
+
+		available.Store(true)
+		rest := envelope.ReadAgain{Channel: "c", Topic: r.topic, Ranges: result.Left}
+		require.EqualValues(t, 3, mustReadAgain(t, ib, rest).Accepted)
 	})
 }
