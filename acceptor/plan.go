@@ -98,11 +98,12 @@ func (a *Acceptor) plan(ctx context.Context, messages []handler.RawMessage, trac
 			p.repeat(i, first, checked)
 			continue
 		}
-		if err := a.seal(ctx, &checked, m.Channel); errors.As(err, new(*handler.PoisonError)) {
+		if err := a.seal(ctx, &checked, m.Channel); err != nil {
+			if _, never := errors.AsType[*handler.PoisonError](err); !never {
+				return nil, &sealError{fmt.Sprintf("message %q of channel %q", m.ID, m.Channel), err}
+			}
 			r.Outcome, r.Err = handler.OutcomeInvalid, &InvalidError{MessageID: m.ID, Reason: reasonNotSealed, Err: err}
 			continue
-		} else if err != nil {
-			return nil, &sealError{fmt.Sprintf("message %q of channel %q", m.ID, m.Channel), err}
 		}
 		row[this] = len(p.batch.Messages)
 		p.batch.Messages = append(p.batch.Messages, checked)

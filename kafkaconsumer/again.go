@@ -23,12 +23,13 @@ var ErrRange = errors.New("not in the topic")
 const (
 	// againTries is how often in a row a request may fail, or be answered without records, before reading again ends.
 	againTries = 10
-	// letterTimeout bounds how long reading again waits for a dead-letter topic that does not acknowledge.
-	letterTimeout = 30 * time.Second
+	// deadLetterTimeout bounds how long reading again waits for a dead-letter topic that does not acknowledge.
+	deadLetterTimeout = 30 * time.Second
 )
 
 // ReadAgain reads records of one of the consumer's topics and passes them to accept, batch by batch, in the order of
-// their partition (contract 7.11). It joins no group and reads and commits no offset of the group. Bad records that
+// their partition (contract 7.11). It joins no group and commits no offset. Records from the group's committed offset
+// on are left to the consumer: accepted here, they would come before earlier ones of their lane. Bad records that
 // accept wants published go to the dead-letter topic, unless it is a dry run. Only one partition is read at a time, in
 // the consumer's bounds for memory.
 //
@@ -40,7 +41,7 @@ func (c *Consumer) ReadAgain(ctx context.Context, r envelope.ReadAgain,
 	accept func(context.Context, []envelope.Received) ([]envelope.Result, error),
 ) (envelope.ReadAgainResult, error) {
 	defer c.network.Cut()
-	a := &rereader{shared: c.shared, request: r, accept: accept}
+	a := &rereader{Consumer: c, request: r, accept: accept}
 	err := a.locate(ctx)
 	for err == nil && len(a.result.Left) > 0 && !a.full() {
 		left := &a.result.Left[0]
@@ -50,7 +51,7 @@ func (c *Consumer) ReadAgain(ctx context.Context, r envelope.ReadAgain,
 		if gap, ok := errors.AsType[*OffsetGapError](err); ok && gap.Offset < gap.First {
 			next := min(gap.First, left.To)
 			a.result.Gaps = append(a.result.Gaps, envelope.Gap{Topic: r.Topic, Partition: left.Partition, From: left.From,
-				To: next, Reason: fmt.Sprintf("%d records were deleted", next-left.From)})
+				To: next, Reason: fmt.Sprintf("%d records were deleted, or compacted away", next-left.From)})
 			left.From, err = next, nil
 		}
 	}
@@ -67,7 +68,7 @@ func (c *Consumer) ReadAgain(ctx context.Context, r envelope.ReadAgain,
 
 // rereader is one running ReadAgain.
 type rereader struct {
-	*shared
+	*Consumer
 	request envelope.ReadAgain
 	accept  func(context.Context, []envelope.Received) ([]envelope.Result, error)
 	result  envelope.ReadAgainResult
@@ -86,7 +87,7 @@ func (a *rereader) locate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	conn, err := a.network.dialLeader(ctx, topic, 0)
+	conn, err := a.network.dialLeader(ctx, topic, keys[0].id)
 	if err != nil {
 		return err
 	}
@@ -96,23 +97,21 @@ func (a *rereader) locate(ctx context.Context) error {
 		return fmt.Errorf("ask for the ID of topic %s: %w", topic, err)
 	}
 	log := logID{topicID, cluster}
-	at := func(place int64) map[int]int64 {
-		found := map[int]int64{}
-		for key, its := range a.network.listOffsets(ctx, keys, place, a.cfg.Isolation) {
-			if found[key.id], err = its.offset, cmp.Or(err, its.err); its.offset < 0 {
-				found[key.id] = math.MaxInt64 // no record has the time or a later one
-			}
-		}
-		return found
+	committed, err := a.committed(ctx, ranges, log)
+	if err != nil {
+		return err
 	}
-	ends := at(kafka.LastOffset)
+	ends, err := a.offsetsAt(ctx, keys, kafka.LastOffset)
 	var firsts, from map[int]int64
 	to, timed := ends, len(a.request.Ranges) == 0
 	if timed && err == nil {
-		firsts, from = at(kafka.FirstOffset), at(milliseconds(a.request.From))
-		if !a.request.To.IsZero() {
-			to = at(milliseconds(a.request.To))
-		}
+		firsts, err = a.offsetsAt(ctx, keys, kafka.FirstOffset)
+	}
+	if timed && err == nil {
+		from, err = a.offsetsAt(ctx, keys, milliseconds(a.request.From))
+	}
+	if timed && err == nil && !a.request.To.IsZero() {
+		to, err = a.offsetsAt(ctx, keys, milliseconds(a.request.To))
 	}
 	if err != nil {
 		return err
@@ -127,17 +126,77 @@ func (a *rereader) locate(ctx context.Context) error {
 			return fmt.Errorf("%w: offsets %d to %d of %s/%d, which ends at %d", ErrRange, r.From, r.To, topic, r.Partition,
 				end)
 		}
-		if r.From >= r.To {
-			continue
-		}
 		if first > 0 && r.From == first {
 			a.result.Gaps = append(a.result.Gaps, envelope.Gap{Topic: topic, Partition: r.Partition, From: -1, To: first,
 				Reason: "records before were deleted, maybe also some of the period"})
 		}
+		if r.From >= r.To {
+			continue
+		}
 		r.Log = log.metadata()
+		if read, known := committed[r.Partition]; known && r.To > read {
+			unread := r
+			unread.From = max(r.From, read)
+			a.result.Unconsumed = append(a.result.Unconsumed, unread)
+			if r.To = read; r.From >= r.To {
+				continue
+			}
+		}
 		a.result.Left = append(a.result.Left, r)
 	}
 	return nil
+}
+
+// offsetsAt returns each partition's first or last offset, or the first one with a time or a later one. It is
+// math.MaxInt64 where no record has such a time.
+func (a *rereader) offsetsAt(ctx context.Context, keys []partitionKey, at int64) (map[int]int64, error) {
+	found := map[int]int64{}
+	for key, its := range a.network.listOffsets(ctx, keys, at, a.cfg.Isolation) {
+		if its.err != nil {
+			return nil, its.err
+		}
+		if found[key.id] = its.offset; its.offset < 0 {
+			found[key.id] = math.MaxInt64
+		}
+	}
+	return found, nil
+}
+
+// committed returns the group's committed offsets of the ranges' partitions that have one. An offset of a deleted log
+// counts as 0: the consumer has read nothing of this one.
+func (a *rereader) committed(ctx context.Context, ranges []envelope.Range, log logID) (map[int]int64, error) {
+	topic, of := a.request.Topic, map[string][]int{}
+	for _, r := range ranges {
+		of[topic] = append(of[topic], r.Partition)
+	}
+	var group groupOffsets
+	if err := againTried(ctx, func() (err error) {
+		group, err = a.groupOffsets(ctx, of)
+		return err
+	}); err != nil {
+		return nil, fmt.Errorf("committed offsets of group %q: %w", a.cfg.GroupID, err)
+	}
+	committed := map[int]int64{}
+	for id, at := range group.of[topic] {
+		if at.log.cluster == log.cluster && at.log.topic != log.topic && at.log.topic != (kafkawire.TopicID{}) &&
+			log.topic != (kafkawire.TopicID{}) {
+			at.offset = min(at.offset, 0)
+		}
+		if at.offset >= 0 {
+			committed[id] = at.offset
+		}
+	}
+	return committed, nil
+}
+
+// againTried makes a call until it succeeds, againTries times at most.
+func againTried(ctx context.Context, call func() error) error {
+	retry := routine.Backoff{First: acceptBackoffFirst, Max: maxAcceptBackoff}
+	for tries := 1; ; tries++ {
+		if err := call(); err == nil || tries == againTries || !retry.Wait(ctx) {
+			return err
+		}
+	}
 }
 
 // milliseconds returns the first millisecond at t or later.
@@ -232,7 +291,7 @@ func (f *fetcher) readRange(offset, to int64) error {
 		case err != nil:
 			f.hangUp() // the rest of the connection's data cannot be trusted
 		case readable >= to && tries >= fatalTries-1:
-			return nil // compaction has removed the rest of the range
+			return &OffsetGapError{Topic: p.topic, Partition: p.id, Offset: offset, First: to, Last: readable}
 		default:
 			err = fmt.Errorf("%s/%d has no records from offset %d on, it is readable up to %d and not to %d", p.topic, p.id,
 				offset, readable, to)
@@ -260,19 +319,26 @@ func (a *rereader) take(ctx context.Context, c *chunk, left *envelope.Range) err
 	if i := slices.IndexFunc(c.received, func(r envelope.Received) bool { return r.Record.Offset >= left.To }); i >= 0 {
 		c.received = c.received[:i]
 	}
-	if most := a.request.MaxRecords - a.result.Read; a.request.MaxRecords > 0 && int64(len(c.received)) > most {
-		c.received, c.next = c.received[:most], c.received[most].Record.Offset
+	if rest := a.request.MaxRecords - a.result.Read; a.request.MaxRecords > 0 && int64(len(c.received)) > rest {
+		c.received, c.next = c.received[:rest], c.received[rest].Record.Offset
 	}
-	results, err := try(c.received, func() ([]envelope.Result, error) { return a.accept(ctx, c.received) })
-	if err != nil {
+	var results []envelope.Result
+	if err := againTried(ctx, func() (err error) {
+		results, err = try(c.received, func() ([]envelope.Result, error) { return a.accept(ctx, c.received) })
+		return err
+	}); err != nil {
 		return fmt.Errorf("accept records of %s/%d from offset %d: %w", a.request.Topic, left.Partition, left.From, err)
 	}
 	outcome := batchOutcome{partition: c.partition}
 	outcome.take(c, results, a.deadLetters != nil)
 	if len(outcome.deadLetters) > 0 && !a.request.DryRun {
-		session, cancel := context.WithTimeout(ctx, letterTimeout)
+		session, cancel := context.WithTimeout(ctx, deadLetterTimeout)
 		defer cancel()
-		if _, err := a.deadLetters.publish(ctx, session, c.partition, outcome.deadLetters); err != nil {
+		acknowledged, err := a.deadLetters.publish(ctx, session, c.partition, outcome.deadLetters)
+		if errors.As(err, new(*DeadLetterError)) {
+			h := recordHalt(err, true)
+			outcome.next, outcome.halted = outcome.deadLetters[acknowledged].record.Offset, &h
+		} else if err != nil {
 			return fmt.Errorf("publish bad records of %s/%d to dead-letter topic %q: %w", a.request.Topic, left.Partition,
 				a.cfg.DeadLetterTopic, err) // they all come again
 		}

@@ -24,8 +24,9 @@ func newReadAgain(a *app) *cobra.Command {
 channel's consumer, and accepts them with today's decoder, handlers and policies. What
 is stored stays a duplicate. What no handler took, or was deleted, is accepted. So is
 what was handled and cleaned up since: do not go back beyond the retention. The
-group's offsets do not change. Run it with --dry-run first, which costs as much and
-writes nothing. A message that comes twice may then count as accepted twice.
+group's offsets do not change, and what the group has not committed yet is left to the
+consumer. Run it with --dry-run first, which costs as much and writes nothing. A message
+that comes twice may then count as accepted twice.
 
 Without --to, it reads to the end of each partition as of now. A record at which the
 consumer would halt ends the command before it, and no partition. Inline and Direct
@@ -34,8 +35,9 @@ channels are refused.
 ` + requestHelp + `
 
 The result counts records and messages. A request shows no progress and cannot be
-cancelled, but it ends after --max records. What is left is in the result, also after
-an error: to go on, give --after and the request's ID instead of --from.
+cancelled, but it ends after --max records, also with --dry-run. If more is left, the
+command says so and the result has it, also after an error: to go on, give --after and
+the request's ID instead of --from.
 
 JSON: ops.Request, whose result is an envelope.ReadAgainResult.`,
 		Example: `  inboxctl read-again shop --topic orders --from 2026-03-01 --to 2h --dry-run

@@ -3,8 +3,11 @@ package kafka
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -12,7 +15,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/acceptor"
@@ -323,9 +328,16 @@ func TestReadingAgainEndsOnACompactedTopic(t *testing.T) {
 			request := envelope.ReadAgain{Channel: "c", Topic: r.topic, From: r.base, DryRun: true}
 			result := mustReadAgain(t, ib, request)
 			ranges := request
-			ranges.From, ranges.Ranges = time.Time{}, []envelope.Range{{From: 0, To: int64(last) / 2}}
-			return mustReadAgain(t, ib, ranges).Read <= result.Read && int(result.Read) == before &&
-				before == len(r.reference(0))
+			half := int64(last) / 2
+			ranges.From, ranges.Ranges = time.Time{}, []envelope.Range{{From: 0, To: half}}
+			read := mustReadAgain(t, ib, ranges).Read
+			after := r.reference(0)
+			for offset := range after {
+				if offset < half {
+					read--
+				}
+			}
+			return read == 0 && int(result.Read) == before && before == len(after)
 		})
 	})
 }
@@ -360,7 +372,7 @@ func TestReadingAgainHaltsBesideTheConsumer(t *testing.T) {
 						c.BatchRecords, c.Decoder.MaxRecordBytes = 1, 4000
 					}}, "t")
 				during(t, ib, func() {
-					eventually(t, "consuming", func() bool { return slices.Contains(messageIDs(t, ib), "after") })
+					r.awaitEnd() // what is not committed is left to the consumer
 					result, err := opsOf(t, ib).ReadAgain(t.Context(), "ada", r.all())
 					require.ErrorContains(t, err, "ends before offset 5 of "+r.topic+"/0")
 					require.EqualValues(t, 5, result.Read)
@@ -387,6 +399,54 @@ func (r *againRig) commitAt(t *testing.T, offset int64) {
 	offsets := kadm.Offsets{}
 	offsets.AddOffset(r.topic, 0, offset, -1)
 	require.NoError(t, r.admin.CommitAllOffsets(t.Context(), r.group, offsets))
+}
+
+// TestReadingAgainLeavesUnreadRecordsToTheConsumer proves contract 5.12 and 7.11: the messages of a lane are accepted in
+// the order of their log, also if a period that the consumer has not reached is read.
+func TestReadingAgainLeavesUnreadRecordsToTheConsumer(t *testing.T) {
+	t.Parallel()
+	onAgain(t, func(t *testing.T, r *againRig) {
+		r.createTopic(1, nil)
+		r.produceSeconds(1, 10)
+		r.commitAt(t, 4)
+		ib := r.inbox(t, againSettings{}, "t")
+		later := r.all()
+		later.From, later.To = r.base.Add(5*time.Second), r.base.Add(8*time.Second)
+		offsets := func(result envelope.ReadAgainResult) [][2]int64 {
+			require.Empty(t, result.Left)
+			var all [][2]int64
+			for _, u := range result.Unconsumed {
+				require.NotEmpty(t, u.Log)
+				all = append(all, [2]int64{u.From, u.To})
+			}
+			return all
+		}
+		result := mustReadAgain(t, ib, later)
+		require.Zero(t, result.Read)
+		require.Equal(t, [][2]int64{{5, 8}}, offsets(result))
+		ranges := envelope.ReadAgain{Channel: "c", Topic: r.topic, Ranges: []envelope.Range{{From: 2}}}
+		result = mustReadAgain(t, ib, ranges)
+		require.EqualValues(t, 2, result.Read)
+		require.Equal(t, [][2]int64{{4, 10}}, offsets(result))
+		result = mustReadAgain(t, ib, r.all())
+		require.EqualValues(t, 4, result.Read)
+		require.Equal(t, [][2]int64{{4, 10}}, offsets(result))
+		ranges.Ranges[0].To = 4
+		require.Empty(t, mustReadAgain(t, ib, ranges).Unconsumed)
+		require.Equal(t, []string{"0-2", "0-3", "0-0", "0-1"}, messageIDs(t, ib))
+
+		metadata, err := r.admin.BrokerMetadata(t.Context())
+		require.NoError(t, err)
+		deleted := kadm.Offset{Topic: r.topic, At: 4, LeaderEpoch: -1,
+			Metadata: "inbox topic=AAAAAAAAAAAAAAAAAAAAAQ cluster=" + metadata.Cluster}
+		require.NoError(t, r.admin.CommitAllOffsets(t.Context(), r.group, kadm.Offsets{r.topic: {0: deleted}}))
+		require.Equal(t, [][2]int64{{0, 10}}, offsets(mustReadAgain(t, ib, r.all())), "the offset is one of a deleted log")
+
+		r.commitAt(t, 4)
+		during(t, ib, r.awaitEnd)
+		require.Equal(t, []string{"0-2", "0-3", "0-0", "0-1", "0-4", "0-5", "0-6", "0-7", "0-8", "0-9"}, messageIDs(t, ib))
+		require.Empty(t, mustReadAgain(t, ib, r.all()).Unconsumed)
+	})
 }
 
 // TestReadingAgainPublishesBadRecords proves that bad records go to the dead-letter topic where that is the policy, but
@@ -429,6 +489,73 @@ func TestReadingAgainPublishesBadRecords(t *testing.T) {
 	})
 }
 
+// TestReadingAgainEndsBeforeARefusedDeadLetter proves contract 7.4 and 7.11 on a real broker, which enforces the size
+// limit: what was published before is not published again, and the next call may leave out the refused record.
+func TestReadingAgainEndsBeforeARefusedDeadLetter(t *testing.T) {
+	t.Parallel()
+	againOn(t, realBench(t), func(t *testing.T, r *againRig) {
+		r.createTopic(1, nil)
+		letters, limit := r.topic+"-letters", "2000"
+		_, err := r.admin.CreateTopic(t.Context(), 1, 1, map[string]*string{"max.message.bytes": &limit}, letters)
+		require.NoError(t, err)
+		t.Cleanup(func() { _, _ = r.admin.DeleteTopics(context.Background(), letters) })
+		bad := func(second, size int) *kgo.Record {
+			record := r.record(0, second, "")
+			record.Headers, record.Value = nil, make([]byte, size)
+			return record
+		}
+		r.produceSeconds(1, 2)
+		r.produce(r.client, bad(2, 10), r.record(0, 3, "3"), bad(4, 3000), r.record(0, 5, "5"))
+		ib := r.inbox(t, againSettings{config: func(c *kafkaconsumer.Config) { c.DeadLetterTopic = letters },
+			options: func(o *inbox.Options) { o.Acceptor.BadRecords = acceptor.BadRecordDeadLetter }}, "t")
+		result, err := opsOf(t, ib).ReadAgain(t.Context(), "ada", r.all())
+		require.ErrorContains(t, err, "ends before offset 4 of "+r.topic+"/0")
+		require.ErrorAs(t, err, new(*kafkaconsumer.DeadLetterError))
+		require.Equal(t, []int64{4, 1, 3}, []int64{result.Read, result.Bad, result.Accepted})
+		require.EqualValues(t, 4, result.Left[0].From)
+		result.Left[0].From++
+		result = mustReadAgain(t, ib, envelope.ReadAgain{Channel: "c", Topic: r.topic, Ranges: result.Left})
+		require.Equal(t, []int64{1, 0}, []int64{result.Read, result.Bad})
+		require.Equal(t, []string{"0/2"}, lettersOf(read(t, r.client, letters)))
+	})
+}
+
+// TestReadingAgainOutlivesAFailedAccept proves that the same records are accepted once their accept has failed, and that
+// the end of the context ends the tries.
+func TestReadingAgainOutlivesAFailedAccept(t *testing.T) {
+	t.Parallel()
+	k := kafkatest.Start(t, kafkatest.Topic(topic, 1))
+	require.NoError(t, k.Produce(topic, record(0, "a"), record(0, "b")))
+	away := errors.New("the database is away")
+	ranges := envelope.ReadAgain{Topic: topic, Ranges: []envelope.Range{{To: 2}}}
+	calls := 0
+	result, err := consumer(t, config(k.Brokers(), topic), judge(always)).ReadAgain(t.Context(), ranges,
+		func(_ context.Context, received []envelope.Received) ([]envelope.Result, error) {
+			if calls++; calls < 3 {
+				return nil, away
+			}
+			return make([]envelope.Result, len(received)), nil
+		})
+	require.NoError(t, err)
+	require.EqualValues(t, 2, result.Read)
+	require.Empty(t, result.Left)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	calls = 0
+	result, err = consumer(t, config(k.Brokers(), topic), judge(always)).ReadAgain(ctx, ranges,
+		func(context.Context, []envelope.Received) ([]envelope.Result, error) {
+			if calls++; calls == 2 {
+				cancel()
+			}
+			return nil, away
+		})
+	require.ErrorIs(t, err, away)
+	require.Equal(t, 2, calls)
+	require.Zero(t, result.Read)
+	require.EqualValues(t, 0, result.Left[0].From)
+}
+
 // TestReadingAgainSaysWhatIsMissing proves that deleted records are a gap in the result, and that a topic which was
 // created again is an error.
 func TestReadingAgainSaysWhatIsMissing(t *testing.T) {
@@ -460,6 +587,23 @@ func TestReadingAgainSaysWhatIsMissing(t *testing.T) {
 		later.From = r.base.Add(7 * time.Second)
 		require.Empty(t, mustReadAgain(t, ib, later).Gaps)
 
+		emptied := kadm.Offsets{r.topic: {0: {Topic: r.topic, Partition: 0, At: 10}}}
+		whole := r.all()
+		whole.To = r.base.Add(5 * time.Second)
+		for _, c := range []struct {
+			request envelope.ReadAgain
+			first   int64
+		}{{whole, 6}, {whole, 10}, {r.all(), 10}} {
+			if c.first == 10 {
+				_, err = r.admin.DeleteRecords(t.Context(), emptied)
+				require.NoError(t, err)
+			}
+			result := mustReadAgain(t, ib, c.request)
+			require.Zero(t, result.Read, "the whole period is deleted")
+			require.Len(t, result.Gaps, 1)
+			require.Equal(t, []int64{-1, c.first}, []int64{result.Gaps[0].From, result.Gaps[0].To})
+		}
+
 		_, err = r.admin.DeleteTopics(t.Context(), r.topic)
 		require.NoError(t, err)
 		eventually(t, "created again", func() bool {
@@ -476,6 +620,68 @@ func TestReadingAgainSaysWhatIsMissing(t *testing.T) {
 			require.Zero(t, result.Read)
 		}
 	})
+}
+
+// TestReadingAgainReportsACompactedEnd proves contract 7.11: what a readable log no longer has is a gap, not a success
+// without a trace.
+func TestReadingAgainReportsACompactedEnd(t *testing.T) {
+	t.Parallel()
+	k := kafkatest.Start(t, kafkatest.Topic(topic, 1))
+	require.NoError(t, k.Produce(topic, record(0, "a"), record(0, "b"), record(0, "c")))
+	k.Cluster().ControlKey(int16(kmsg.Fetch), func(request kmsg.Request) (kmsg.Response, error, bool) {
+		k.Cluster().KeepControl()
+		response := request.ResponseKind().(*kmsg.FetchResponse)
+		empty := kmsg.NewFetchResponseTopicPartition()
+		empty.HighWatermark, empty.LastStableOffset = 3, 3
+		response.Topics = []kmsg.FetchResponseTopic{{Topic: topic, Partitions: []kmsg.FetchResponseTopicPartition{empty}}}
+		return response, nil, true
+	})
+	result, err := consumer(t, config(k.Brokers(), topic), judge(always)).ReadAgain(t.Context(),
+		envelope.ReadAgain{Topic: topic, Ranges: []envelope.Range{{From: 1}}},
+		func(context.Context, []envelope.Received) ([]envelope.Result, error) {
+			return nil, errors.New("nothing is read")
+		})
+	require.NoError(t, err)
+	require.Empty(t, result.Left)
+	require.Len(t, result.Gaps, 1)
+	require.Equal(t, []int64{1, 3}, []int64{result.Gaps[0].From, result.Gaps[0].To})
+}
+
+// TestReadingAgainNeedsOnlyThePartitionsThatItReads proves that a partition without a leader does not keep others from
+// being read.
+func TestReadingAgainNeedsOnlyThePartitionsThatItReads(t *testing.T) {
+	t.Parallel()
+	k := kafkatest.Start(t, kafkatest.Topic(topic, 2))
+	require.NoError(t, k.Produce(topic, record(1, "a"), record(1, "b")))
+	id, leader := k.Cluster().TopicInfo(topic).TopicID, k.Cluster().PartitionInfo(topic, 1).Leader
+	host, port, err := net.SplitHostPort(k.Brokers()[0])
+	require.NoError(t, err)
+	number, err := strconv.Atoi(port)
+	require.NoError(t, err)
+	k.Cluster().ControlKey(int16(kmsg.Metadata), func(request kmsg.Request) (kmsg.Response, error, bool) {
+		k.Cluster().KeepControl()
+		response := request.ResponseKind().(*kmsg.MetadataResponse)
+		response.ControllerID, response.Brokers = leader, []kmsg.MetadataResponseBroker{{NodeID: leader, Host: host,
+			Port: int32(number)}}
+		topics := kmsg.NewMetadataResponseTopic()
+		topics.Topic, topics.TopicID = kmsg.StringPtr(topic), id
+		for i, of := range []int32{-1, leader} {
+			p := kmsg.NewMetadataResponseTopicPartition()
+			if p.Partition, p.Leader = int32(i), of; of < 0 {
+				p.ErrorCode = kerr.LeaderNotAvailable.Code
+			}
+			topics.Partitions = append(topics.Partitions, p)
+		}
+		response.Topics = append(response.Topics, topics)
+		return response, nil, true
+	})
+	result, err := consumer(t, config(k.Brokers(), topic), judge(always)).ReadAgain(t.Context(),
+		envelope.ReadAgain{Topic: topic, Partitions: []int{1}, From: time.UnixMilli(0)},
+		func(_ context.Context, received []envelope.Received) ([]envelope.Result, error) {
+			return make([]envelope.Result, len(received)), nil
+		})
+	require.NoError(t, err)
+	require.EqualValues(t, 2, result.Read)
 }
 
 // TestTopicRecreatedWhileItIsReadAgainIsAnError proves that no record of the new log is taken for one of the old.
