@@ -15,6 +15,11 @@ const ordersPerKill = 200
 
 // crash runs each context in two processes, kills them while customers order, and judges what is left.
 func crash(ctx context.Context, env *demo.Environment, s Settings, r *Running) (*demo.Ledger, error) {
+	// Two processes that create the same tables at once would fail.
+	if err := errors.Join(r.Orders.DB.WithContext(ctx).AutoMigrate(orders.Tables()...),
+		r.Shipping.DB.WithContext(ctx).AutoMigrate(shipping.Tables()...)); err != nil {
+		return nil, err
+	}
 	processes, err := env.Processes([]string{"orders-1", "orders-2", "shipping-1", "shipping-2"}, func(name string) any {
 		service := Service{Context: orders.Name, Database: r.Orders.DSN, Brokers: r.broker.Addresses,
 			Session: r.broker.Session}

@@ -401,8 +401,8 @@ func (r *againRig) commitAt(t *testing.T, offset int64) {
 	require.NoError(t, r.admin.CommitAllOffsets(t.Context(), r.group, offsets))
 }
 
-// TestReadingAgainLeavesUnreadRecordsToTheConsumer proves contract 5.12 and 7.11: the messages of a lane are accepted in
-// the order of their log, also if a period that the consumer has not reached is read.
+// TestReadingAgainLeavesUnreadRecordsToTheConsumer proves contract 5.12 and 7.11: the messages of a lane are accepted
+// in the order of their log, also if a period that the consumer has not reached is read.
 func TestReadingAgainLeavesUnreadRecordsToTheConsumer(t *testing.T) {
 	t.Parallel()
 	onAgain(t, func(t *testing.T, r *againRig) {
@@ -520,8 +520,8 @@ func TestReadingAgainEndsBeforeARefusedDeadLetter(t *testing.T) {
 	})
 }
 
-// TestReadingAgainOutlivesAFailedAccept proves that the same records are accepted once their accept has failed, and that
-// the end of the context ends the tries.
+// TestReadingAgainOutlivesAFailedAccept proves that the same records are accepted once their accept has failed, and
+// that the end of the context ends the tries.
 func TestReadingAgainOutlivesAFailedAccept(t *testing.T) {
 	t.Parallel()
 	k := kafkatest.Start(t, kafkatest.Topic(topic, 1))

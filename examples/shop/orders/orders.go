@@ -76,5 +76,8 @@ func Module(cfg Config, more ...inbox.Option) fx.Option {
 
 // open opens the database, with the context's own tables.
 func (cfg Config) open(lc fx.Lifecycle) (*gorm.DB, error) {
-	return demo.OpenIn(lc, cfg.Database, &Reservation{}, &Payment{})
+	return demo.OpenIn(lc, cfg.Database, Tables()...)
 }
+
+// Tables are the context's own.
+func Tables() []any { return []any{&Reservation{}, &Payment{}} }
