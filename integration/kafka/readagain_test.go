@@ -875,7 +875,8 @@ func TestReadingAgainOutlivesASilentConnection(t *testing.T) {
 // record, and goes on there later.
 func TestReadingAgainGivesUpWhileARecordCannotBeDecodedYet(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
-		r := &againRig{bench: newBench(t, kafkatest.Start(t).Brokers()), database: d, base: time.Now().Add(-time.Hour)}
+		r := &againRig{bench: newBench(t, kafkatest.Start(t).Brokers()), database: d,
+			base: time.Now().Add(-time.Hour).Truncate(time.Millisecond)}
 		r.createTopic(1, nil)
 		r.produceSeconds(1, 5)
 		var available atomic.Bool
