@@ -42,7 +42,7 @@ func TestTopicIsReadAgainAfterACount(t *testing.T) {
 				switch {
 				case q.DryRun:
 					return envelope.ReadAgainResult{Read: 5, Accepted: 4, Gaps: []envelope.Gap{{Topic: "orders", Partition: 1, From: -1,
-						To: 7, Reason: "records before were deleted"}}}, nil
+						To: 7, Reason: "records before were deleted"}}, Unconsumed: []envelope.Range{{Partition: 2, From: 11, To: 12}}}, nil
 				case len(q.Ranges) > 0:
 					return envelope.ReadAgainResult{Read: 3, Left: nil}, nil
 				case q.Topic == "broken":
@@ -80,6 +80,7 @@ func TestTopicIsReadAgainAfterACount(t *testing.T) {
 		page := await(start(address, url.Values{"from": {"2026-01-01T11:00"}, "dry": {"yes"}}), "Done.")
 		require.Contains(t, page, `<dt>Would be accepted</dt><dd class="figure">4</dd>`)
 		require.Contains(t, page, `orders/1</span> before offset 7</dt><dd>records before were deleted</dd>`)
+		require.Contains(t, page, `<dt>Partition 2</dt><dd>from offset 11, where the consumer goes on</dd>`)
 		require.Contains(t, page, `href="./read-again?channel=c&amp;from=2026-01-01T11%3A00&amp;topic=orders"`)
 		require.Contains(t, r.page(address+"&from=2026-01-01T11:00"), `value="2026-01-01T11:00"`)
 		q := <-asked

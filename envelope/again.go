@@ -2,7 +2,8 @@ package envelope
 
 import "time"
 
-// ReadAgain says which records of a topic are read again, and how (contract 7.11).
+// ReadAgain says which records of a topic are read again, and how (contract 7.11). What the channel's consumer has yet
+// to read is left to it.
 type ReadAgain struct {
 	// Channel is the name of an Inbox channel, and Topic one of its topics. Both are required.
 	Channel string `json:"channel"`
@@ -52,6 +53,9 @@ type ReadAgainResult struct {
 	// Gaps are the records that could not be read, because the log no longer has them. From is -1 where the log begins
 	// within the period that was asked for, or may do so: it is unknown whether records of the period were deleted.
 	Gaps []Gap `json:"gaps,omitempty"`
+	// Unconsumed is what was asked for and left to the consumer: the channel's group had not committed it when the call
+	// began. It is empty where the group has no committed offset.
+	Unconsumed []Range `json:"unconsumed,omitempty"`
 	// Left is what is not read yet. It is empty once all is.
 	Left []Range `json:"left,omitempty"`
 }

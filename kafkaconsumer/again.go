@@ -28,7 +28,8 @@ const (
 )
 
 // ReadAgain reads records of one of the consumer's topics and passes them to accept, batch by batch, in the order of
-// their partition (contract 7.11). It joins no group and reads and commits no offset of the group. Bad records that
+// their partition (contract 7.11). It joins no group and commits no offset. Records from the group's committed offset
+// on are left to the consumer: accepted here, they would come before earlier ones of their lane. Bad records that
 // accept wants published go to the dead-letter topic, unless it is a dry run. Only one partition is read at a time, in
 // the consumer's bounds for memory.
 //
@@ -40,7 +41,7 @@ func (c *Consumer) ReadAgain(ctx context.Context, r envelope.ReadAgain,
 	accept func(context.Context, []envelope.Received) ([]envelope.Result, error),
 ) (envelope.ReadAgainResult, error) {
 	defer c.network.Cut()
-	a := &rereader{shared: c.shared, request: r, accept: accept}
+	a := &rereader{Consumer: c, request: r, accept: accept}
 	err := a.locate(ctx)
 	for err == nil && len(a.result.Left) > 0 && !a.full() {
 		left := &a.result.Left[0]
@@ -67,7 +68,7 @@ func (c *Consumer) ReadAgain(ctx context.Context, r envelope.ReadAgain,
 
 // rereader is one running ReadAgain.
 type rereader struct {
-	*shared
+	*Consumer
 	request envelope.ReadAgain
 	accept  func(context.Context, []envelope.Received) ([]envelope.Result, error)
 	result  envelope.ReadAgainResult
@@ -96,6 +97,10 @@ func (a *rereader) locate(ctx context.Context) error {
 		return fmt.Errorf("ask for the ID of topic %s: %w", topic, err)
 	}
 	log := logID{topicID, cluster}
+	committed, err := a.committed(ctx, ranges, log)
+	if err != nil {
+		return err
+	}
 	at := func(place int64) map[int]int64 {
 		found := map[int]int64{}
 		for key, its := range a.network.listOffsets(ctx, keys, place, a.cfg.Isolation) {
@@ -130,14 +135,61 @@ func (a *rereader) locate(ctx context.Context) error {
 		if r.From >= r.To {
 			continue
 		}
+		r.Log = log.metadata()
+		if read, known := committed[r.Partition]; known && r.To > read {
+			unread := r
+			unread.From = max(r.From, read)
+			a.result.Unconsumed = append(a.result.Unconsumed, unread)
+			if r.To = read; r.From >= r.To {
+				continue
+			}
+		}
 		if first > 0 && r.From == first {
 			a.result.Gaps = append(a.result.Gaps, envelope.Gap{Topic: topic, Partition: r.Partition, From: -1, To: first,
 				Reason: "records before were deleted, maybe also some of the period"})
 		}
-		r.Log = log.metadata()
 		a.result.Left = append(a.result.Left, r)
 	}
 	return nil
+}
+
+// committed returns the group's committed offsets of the ranges' partitions that have one. An offset of a deleted log
+// counts as 0: the consumer has read nothing of this one.
+func (a *rereader) committed(ctx context.Context, ranges []envelope.Range, log logID) (map[int]int64, error) {
+	topic, of := a.request.Topic, map[string][]int{}
+	for _, r := range ranges {
+		of[topic] = append(of[topic], r.Partition)
+	}
+	var group groupOffsets
+	if err := againTried(ctx, func() (err error) {
+		if group, err = a.groupOffsets(ctx, of); errors.Is(err, kafka.GroupIdNotFound) {
+			return nil // no member has joined it yet, and no offset was committed
+		}
+		return err
+	}); err != nil {
+		return nil, fmt.Errorf("committed offsets of group %q: %w", a.cfg.GroupID, err)
+	}
+	committed := map[int]int64{}
+	for id, at := range group.of[topic] {
+		if at.log.cluster == log.cluster && at.log.topic != log.topic && at.log.topic != (kafkawire.TopicID{}) &&
+			log.topic != (kafkawire.TopicID{}) {
+			at.offset = min(at.offset, 0)
+		}
+		if at.offset >= 0 {
+			committed[id] = at.offset
+		}
+	}
+	return committed, nil
+}
+
+// againTried makes a call until it succeeds, againTries times at most.
+func againTried(ctx context.Context, call func() error) error {
+	retry := routine.Backoff{First: acceptBackoffFirst, Max: maxAcceptBackoff}
+	for tries := 1; ; tries++ {
+		if err := call(); err == nil || tries == againTries || !retry.Wait(ctx) {
+			return err
+		}
+	}
 }
 
 // milliseconds returns the first millisecond at t or later.

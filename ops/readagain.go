@@ -12,8 +12,9 @@ import (
 
 // ReadAgain reads records of an Inbox channel's topic again, from a time or offset to another, and accepts them as the
 // channel's consumer would, with today's decoder, handlers and policies. Use it after a bug: messages that are stored
-// stay duplicates, and what was unrouted or is deleted is accepted. It neither joins the channel's group nor reads or
-// moves its offsets, and the consumer goes on beside it. It needs a Live, but no Start (contract 7.11).
+// stay duplicates, and what was unrouted or is deleted is accepted. It neither joins the channel's group nor
+// moves its offsets, and the consumer goes on beside it. What the group has not committed yet is left to the consumer,
+// and is the result's Unconsumed. It needs a Live, but no Start (contract 7.11).
 //
 // Records are accepted in batches, each partition in its order, and in lanes they come after what was accepted before.
 // A bad record is kept as rejected or published to the dead-letter topic, as the channel's policy says; where that is

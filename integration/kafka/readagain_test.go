@@ -359,7 +359,7 @@ func TestReadingAgainHaltsBesideTheConsumer(t *testing.T) {
 						c.BatchRecords, c.Decoder.MaxRecordBytes = 1, 4000
 					}}, "t")
 				during(t, ib, func() {
-					eventually(t, "consuming", func() bool { return slices.Contains(messageIDs(t, ib), "after") })
+					r.awaitEnd() // what is not committed is left to the consumer
 					result, err := opsOf(t, ib).ReadAgain(t.Context(), "ada", r.all())
 					require.ErrorContains(t, err, "ends before offset 5 of "+r.topic+"/0")
 					require.EqualValues(t, 5, result.Read)
@@ -386,6 +386,54 @@ func (r *againRig) commitAt(t *testing.T, offset int64) {
 	offsets := kadm.Offsets{}
 	offsets.AddOffset(r.topic, 0, offset, -1)
 	require.NoError(t, r.admin.CommitAllOffsets(t.Context(), r.group, offsets))
+}
+
+// TestReadingAgainLeavesUnreadRecordsToTheConsumer proves contract 5.12 and 7.11: the messages of a lane are accepted in
+// the order of their log, also if a period that the consumer has not reached is read.
+func TestReadingAgainLeavesUnreadRecordsToTheConsumer(t *testing.T) {
+	t.Parallel()
+	onAgain(t, func(t *testing.T, r *againRig) {
+		r.createTopic(1, nil)
+		r.produceSeconds(1, 10)
+		r.commitAt(t, 4)
+		ib := r.inbox(t, againSettings{}, "t")
+		later := r.all()
+		later.From, later.To = r.base.Add(5*time.Second), r.base.Add(8*time.Second)
+		offsets := func(result envelope.ReadAgainResult) [][2]int64 {
+			require.Empty(t, result.Left)
+			var all [][2]int64
+			for _, u := range result.Unconsumed {
+				require.NotEmpty(t, u.Log)
+				all = append(all, [2]int64{u.From, u.To})
+			}
+			return all
+		}
+		result := mustReadAgain(t, ib, later)
+		require.Zero(t, result.Read)
+		require.Equal(t, [][2]int64{{5, 8}}, offsets(result))
+		ranges := envelope.ReadAgain{Channel: "c", Topic: r.topic, Ranges: []envelope.Range{{From: 2}}}
+		result = mustReadAgain(t, ib, ranges)
+		require.EqualValues(t, 2, result.Read)
+		require.Equal(t, [][2]int64{{4, 10}}, offsets(result))
+		result = mustReadAgain(t, ib, r.all())
+		require.EqualValues(t, 4, result.Read)
+		require.Equal(t, [][2]int64{{4, 10}}, offsets(result))
+		ranges.Ranges[0].To = 4
+		require.Empty(t, mustReadAgain(t, ib, ranges).Unconsumed)
+		require.Equal(t, []string{"0-2", "0-3", "0-0", "0-1"}, messageIDs(t, ib))
+
+		metadata, err := r.admin.BrokerMetadata(t.Context())
+		require.NoError(t, err)
+		deleted := kadm.Offset{Topic: r.topic, At: 4, LeaderEpoch: -1,
+			Metadata: "inbox topic=AAAAAAAAAAAAAAAAAAAAAQ cluster=" + metadata.Cluster}
+		require.NoError(t, r.admin.CommitAllOffsets(t.Context(), r.group, kadm.Offsets{r.topic: {0: deleted}}))
+		require.Equal(t, [][2]int64{{0, 10}}, offsets(mustReadAgain(t, ib, r.all())), "the offset is one of a deleted log")
+
+		r.commitAt(t, 4)
+		during(t, ib, r.awaitEnd)
+		require.Equal(t, []string{"0-2", "0-3", "0-0", "0-1", "0-4", "0-5", "0-6", "0-7", "0-8", "0-9"}, messageIDs(t, ib))
+		require.Empty(t, mustReadAgain(t, ib, r.all()).Unconsumed)
+	})
 }
 
 // TestReadingAgainPublishesBadRecords proves that bad records go to the dead-letter topic where that is the policy, but
