@@ -132,6 +132,10 @@ func (a *rereader) locate(ctx context.Context) error {
 			return fmt.Errorf("%w: offsets %d to %d of %s/%d, which ends at %d", ErrRange, r.From, r.To, topic, r.Partition,
 				end)
 		}
+		if first > 0 && r.From == first {
+			a.result.Gaps = append(a.result.Gaps, envelope.Gap{Topic: topic, Partition: r.Partition, From: -1, To: first,
+				Reason: "records before were deleted, maybe also some of the period"})
+		}
 		if r.From >= r.To {
 			continue
 		}
@@ -143,10 +147,6 @@ func (a *rereader) locate(ctx context.Context) error {
 			if r.To = read; r.From >= r.To {
 				continue
 			}
-		}
-		if first > 0 && r.From == first {
-			a.result.Gaps = append(a.result.Gaps, envelope.Gap{Topic: topic, Partition: r.Partition, From: -1, To: first,
-				Reason: "records before were deleted, maybe also some of the period"})
 		}
 		a.result.Left = append(a.result.Left, r)
 	}

@@ -507,6 +507,23 @@ func TestReadingAgainSaysWhatIsMissing(t *testing.T) {
 		later.From = r.base.Add(7 * time.Second)
 		require.Empty(t, mustReadAgain(t, ib, later).Gaps)
 
+		emptied := kadm.Offsets{r.topic: {0: {Topic: r.topic, Partition: 0, At: 10}}}
+		whole := r.all()
+		whole.To = r.base.Add(5 * time.Second)
+		for _, c := range []struct {
+			request envelope.ReadAgain
+			first   int64
+		}{{whole, 6}, {whole, 10}, {r.all(), 10}} {
+			if c.first == 10 {
+				_, err = r.admin.DeleteRecords(t.Context(), emptied)
+				require.NoError(t, err)
+			}
+			result := mustReadAgain(t, ib, c.request)
+			require.Zero(t, result.Read, "the whole period is deleted")
+			require.Len(t, result.Gaps, 1)
+			require.Equal(t, []int64{-1, c.first}, []int64{result.Gaps[0].From, result.Gaps[0].To})
+		}
+
 		_, err = r.admin.DeleteTopics(t.Context(), r.topic)
 		require.NoError(t, err)
 		eventually(t, "created again", func() bool {
