@@ -324,7 +324,11 @@ func (a *rereader) take(ctx context.Context, c *chunk, left *envelope.Range) err
 	if len(outcome.deadLetters) > 0 && !a.request.DryRun {
 		session, cancel := context.WithTimeout(ctx, letterTimeout)
 		defer cancel()
-		if _, err := a.deadLetters.publish(ctx, session, c.partition, outcome.deadLetters); err != nil {
+		acknowledged, err := a.deadLetters.publish(ctx, session, c.partition, outcome.deadLetters)
+		if errors.As(err, new(*DeadLetterError)) {
+			h := recordHalt(err, true)
+			outcome.next, outcome.halted = outcome.deadLetters[acknowledged].record.Offset, &h
+		} else if err != nil {
 			return fmt.Errorf("publish bad records of %s/%d to dead-letter topic %q: %w", a.request.Topic, left.Partition,
 				a.cfg.DeadLetterTopic, err) // they all come again
 		}

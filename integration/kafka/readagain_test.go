@@ -476,6 +476,36 @@ func TestReadingAgainPublishesBadRecords(t *testing.T) {
 	})
 }
 
+// TestReadingAgainEndsBeforeARefusedDeadLetter proves contract 7.4 and 7.11 on a real broker, which enforces the size
+// limit: what was published before is not published again, and the next call may leave out the refused record.
+func TestReadingAgainEndsBeforeARefusedDeadLetter(t *testing.T) {
+	againOn(t, realBench(t), func(t *testing.T, r *againRig) {
+		r.createTopic(1, nil)
+		letters, limit := r.topic+"-letters", "2000"
+		_, err := r.admin.CreateTopic(t.Context(), 1, 1, map[string]*string{"max.message.bytes": &limit}, letters)
+		require.NoError(t, err)
+		t.Cleanup(func() { _, _ = r.admin.DeleteTopics(context.Background(), letters) })
+		bad := func(second, size int) *kgo.Record {
+			record := r.record(0, second, "")
+			record.Headers, record.Value = nil, make([]byte, size)
+			return record
+		}
+		r.produceSeconds(1, 2)
+		r.produce(r.client, bad(2, 10), r.record(0, 3, "3"), bad(4, 3000), r.record(0, 5, "5"))
+		ib := r.inbox(t, againSettings{config: func(c *kafkaconsumer.Config) { c.DeadLetterTopic = letters },
+			options: func(o *inbox.Options) { o.Acceptor.BadRecords = acceptor.BadRecordDeadLetter }}, "t")
+		result, err := opsOf(t, ib).ReadAgain(t.Context(), "ada", r.all())
+		require.ErrorContains(t, err, "ends before offset 4 of "+r.topic+"/0")
+		require.ErrorAs(t, err, new(*kafkaconsumer.DeadLetterError))
+		require.Equal(t, []int64{4, 1, 3}, []int64{result.Read, result.Bad, result.Accepted})
+		require.EqualValues(t, 4, result.Left[0].From)
+		result.Left[0].From++
+		result = mustReadAgain(t, ib, envelope.ReadAgain{Channel: "c", Topic: r.topic, Ranges: result.Left})
+		require.Equal(t, []int64{1, 0}, []int64{result.Read, result.Bad})
+		require.Equal(t, []string{"0/2"}, lettersOf(read(t, r.client, letters)))
+	})
+}
+
 // TestReadingAgainSaysWhatIsMissing proves that deleted records are a gap in the result, and that a topic which was
 // created again is an error.
 func TestReadingAgainSaysWhatIsMissing(t *testing.T) {
