@@ -315,8 +315,11 @@ func (a *rereader) take(ctx context.Context, c *chunk, left *envelope.Range) err
 	if most := a.request.MaxRecords - a.result.Read; a.request.MaxRecords > 0 && int64(len(c.received)) > most {
 		c.received, c.next = c.received[:most], c.received[most].Record.Offset
 	}
-	results, err := try(c.received, func() ([]envelope.Result, error) { return a.accept(ctx, c.received) })
-	if err != nil {
+	var results []envelope.Result
+	if err := againTried(ctx, func() (err error) {
+		results, err = try(c.received, func() ([]envelope.Result, error) { return a.accept(ctx, c.received) })
+		return err
+	}); err != nil {
 		return fmt.Errorf("accept records of %s/%d from offset %d: %w", a.request.Topic, left.Partition, left.From, err)
 	}
 	outcome := batchOutcome{partition: c.partition}

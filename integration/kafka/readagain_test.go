@@ -3,6 +3,7 @@ package kafka
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -504,6 +505,42 @@ func TestReadingAgainEndsBeforeARefusedDeadLetter(t *testing.T) {
 		require.Equal(t, []int64{1, 0}, []int64{result.Read, result.Bad})
 		require.Equal(t, []string{"0/2"}, lettersOf(read(t, r.client, letters)))
 	})
+}
+
+// TestReadingAgainOutlivesAFailedAccept proves that the same records are accepted once their accept has failed, and that
+// the end of the context ends the tries.
+func TestReadingAgainOutlivesAFailedAccept(t *testing.T) {
+	t.Parallel()
+	k := kafkatest.Start(t, kafkatest.Topic(topic, 1))
+	require.NoError(t, k.Produce(topic, record(0, "a"), record(0, "b")))
+	away := errors.New("the database is away")
+	ranges := envelope.ReadAgain{Topic: topic, Ranges: []envelope.Range{{To: 2}}}
+	calls := 0
+	result, err := consumer(t, config(k.Brokers(), topic), judge(always)).ReadAgain(t.Context(), ranges,
+		func(_ context.Context, received []envelope.Received) ([]envelope.Result, error) {
+			if calls++; calls < 3 {
+				return nil, away
+			}
+			return make([]envelope.Result, len(received)), nil
+		})
+	require.NoError(t, err)
+	require.EqualValues(t, 2, result.Read)
+	require.Empty(t, result.Left)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	calls = 0
+	result, err = consumer(t, config(k.Brokers(), topic), judge(always)).ReadAgain(ctx, ranges,
+		func(context.Context, []envelope.Received) ([]envelope.Result, error) {
+			if calls++; calls == 2 {
+				cancel()
+			}
+			return nil, away
+		})
+	require.ErrorIs(t, err, away)
+	require.Equal(t, 2, calls)
+	require.Zero(t, result.Read)
+	require.EqualValues(t, 0, result.Left[0].From)
 }
 
 // TestReadingAgainSaysWhatIsMissing proves that deleted records are a gap in the result, and that a topic which was
