@@ -51,7 +51,7 @@ func (c *Consumer) ReadAgain(ctx context.Context, r envelope.ReadAgain,
 		if gap, ok := errors.AsType[*OffsetGapError](err); ok && gap.Offset < gap.First {
 			next := min(gap.First, left.To)
 			a.result.Gaps = append(a.result.Gaps, envelope.Gap{Topic: r.Topic, Partition: left.Partition, From: left.From,
-				To: next, Reason: fmt.Sprintf("%d records were deleted", next-left.From)})
+				To: next, Reason: fmt.Sprintf("%d records were deleted, or compacted away", next-left.From)})
 			left.From, err = next, nil
 		}
 	}
@@ -284,7 +284,7 @@ func (f *fetcher) readRange(offset, to int64) error {
 		case err != nil:
 			f.hangUp() // the rest of the connection's data cannot be trusted
 		case readable >= to && tries >= fatalTries-1:
-			return nil // compaction has removed the rest of the range
+			return &OffsetGapError{Topic: p.topic, Partition: p.id, Offset: offset, First: to, Last: readable}
 		default:
 			err = fmt.Errorf("%s/%d has no records from offset %d on, it is readable up to %d and not to %d", p.topic, p.id,
 				offset, readable, to)

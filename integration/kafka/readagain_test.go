@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/acceptor"
@@ -323,9 +324,16 @@ func TestReadingAgainEndsOnACompactedTopic(t *testing.T) {
 			request := envelope.ReadAgain{Channel: "c", Topic: r.topic, From: r.base, DryRun: true}
 			result := mustReadAgain(t, ib, request)
 			ranges := request
-			ranges.From, ranges.Ranges = time.Time{}, []envelope.Range{{From: 0, To: int64(last) / 2}}
-			return mustReadAgain(t, ib, ranges).Read <= result.Read && int(result.Read) == before &&
-				before == len(r.reference(0))
+			half := int64(last) / 2
+			ranges.From, ranges.Ranges = time.Time{}, []envelope.Range{{From: 0, To: half}}
+			read := mustReadAgain(t, ib, ranges).Read
+			after := r.reference(0)
+			for offset := range after {
+				if offset < half {
+					read--
+				}
+			}
+			return read == 0 && int(result.Read) == before && before == len(after)
 		})
 	})
 }
@@ -607,6 +615,31 @@ func TestReadingAgainSaysWhatIsMissing(t *testing.T) {
 			require.Zero(t, result.Read)
 		}
 	})
+}
+
+// TestReadingAgainReportsACompactedEnd proves contract 7.11: what a readable log no longer has is a gap, not a success
+// without a trace.
+func TestReadingAgainReportsACompactedEnd(t *testing.T) {
+	t.Parallel()
+	k := kafkatest.Start(t, kafkatest.Topic(topic, 1))
+	require.NoError(t, k.Produce(topic, record(0, "a"), record(0, "b"), record(0, "c")))
+	k.Cluster().ControlKey(int16(kmsg.Fetch), func(request kmsg.Request) (kmsg.Response, error, bool) {
+		k.Cluster().KeepControl()
+		response := request.ResponseKind().(*kmsg.FetchResponse)
+		empty := kmsg.NewFetchResponseTopicPartition()
+		empty.HighWatermark, empty.LastStableOffset = 3, 3
+		response.Topics = []kmsg.FetchResponseTopic{{Topic: topic, Partitions: []kmsg.FetchResponseTopicPartition{empty}}}
+		return response, nil, true
+	})
+	result, err := consumer(t, config(k.Brokers(), topic), judge(always)).ReadAgain(t.Context(),
+		envelope.ReadAgain{Topic: topic, Ranges: []envelope.Range{{From: 1}}},
+		func(context.Context, []envelope.Received) ([]envelope.Result, error) {
+			return nil, errors.New("nothing is read")
+		})
+	require.NoError(t, err)
+	require.Empty(t, result.Left)
+	require.Len(t, result.Gaps, 1)
+	require.Equal(t, []int64{1, 3}, []int64{result.Gaps[0].From, result.Gaps[0].To})
 }
 
 // TestTopicRecreatedWhileItIsReadAgainIsAnError proves that no record of the new log is taken for one of the old.
