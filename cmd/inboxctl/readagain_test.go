@@ -84,19 +84,25 @@ func TestTopicIsReadAgainByRequest(t *testing.T) {
 			Problem string
 			Result  struct{ Read, Accepted int }
 		}
-		r.done(command("--from", "1h", "--max", "2")...).json(&first)
+		out = r.done(command("--from", "1h", "--max", "2")...)
+		out.json(&first)
+		more := "More is left to read: go on with --after "
+		require.Contains(t, out.errOut, more+first.ID)
 		require.Equal(t, 2, first.Result.Read)
 		require.Empty(t, (<-asked).Ranges)
 		out = r.run(command("--after", first.ID, "--max", "2")...)
 		require.Equal(t, exitFailed, out.code)
 		out.json(&failed)
+		require.Contains(t, out.errOut, more+failed.ID)
 		require.Equal(t, 2, failed.Result.Read, "the counts so far")
 		require.Contains(t, failed.Problem, "the broker is away")
 		q = <-asked
 		require.Equal(t, []envelope.Range{{Partition: 3, From: 2, To: 5, Log: "log"}}, q.Ranges)
 		require.True(t, q.From.IsZero())
 		require.Contains(t, r.done("request", failed.ID).out, "the broker is away")
-		r.done(command("--after", failed.ID, "--max", "0")...).json(&last)
+		out = r.done(command("--after", failed.ID, "--max", "0")...)
+		out.json(&last)
+		require.NotContains(t, out.errOut, more)
 		require.Equal(t, 1, last.Result.Read)
 
 		for _, bad := range [][]string{{"read-again"}, {"read-again", "orders", "--from", "1h"}, command(),

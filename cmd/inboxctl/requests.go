@@ -72,13 +72,18 @@ func writeRequest(w io.Writer, r ops.Request) {
 	}
 }
 
-// finish waits for a request and prints it. Its error is also returned if it was printed.
+// finish waits for a request and prints it, and says how to go on with what it has left. Its error is also returned if
+// it was printed.
 func (a *app) finish(ctx context.Context, o *ops.Ops, id string, wait time.Duration) error {
 	r, err := a.awaitRequest(ctx, o, id, wait)
 	if r.ID == "" {
 		return err
 	}
-	return errors.Join(a.printRequest(r), err)
+	err = errors.Join(a.printRequest(r), err)
+	if result, ok := resultOf(r).(*envelope.ReadAgainResult); ok && len(result.Left) > 0 {
+		a.say("More is left to read: go on with --after %s", r.ID)
+	}
+	return err
 }
 
 func newRequest(a *app) *cobra.Command {
