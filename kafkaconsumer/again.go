@@ -87,7 +87,7 @@ func (a *rereader) locate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	conn, err := a.network.dialLeader(ctx, topic, 0)
+	conn, err := a.network.dialLeader(ctx, topic, keys[0].id)
 	if err != nil {
 		return err
 	}

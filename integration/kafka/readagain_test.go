@@ -5,13 +5,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -640,6 +643,43 @@ func TestReadingAgainReportsACompactedEnd(t *testing.T) {
 	require.Empty(t, result.Left)
 	require.Len(t, result.Gaps, 1)
 	require.Equal(t, []int64{1, 3}, []int64{result.Gaps[0].From, result.Gaps[0].To})
+}
+
+// TestReadingAgainNeedsOnlyThePartitionsThatItReads proves that a partition without a leader does not keep others from
+// being read.
+func TestReadingAgainNeedsOnlyThePartitionsThatItReads(t *testing.T) {
+	t.Parallel()
+	k := kafkatest.Start(t, kafkatest.Topic(topic, 2))
+	require.NoError(t, k.Produce(topic, record(1, "a"), record(1, "b")))
+	id, leader := k.Cluster().TopicInfo(topic).TopicID, k.Cluster().PartitionInfo(topic, 1).Leader
+	host, port, err := net.SplitHostPort(k.Brokers()[0])
+	require.NoError(t, err)
+	number, err := strconv.Atoi(port)
+	require.NoError(t, err)
+	k.Cluster().ControlKey(int16(kmsg.Metadata), func(request kmsg.Request) (kmsg.Response, error, bool) {
+		k.Cluster().KeepControl()
+		response := request.ResponseKind().(*kmsg.MetadataResponse)
+		response.ControllerID, response.Brokers = leader, []kmsg.MetadataResponseBroker{{NodeID: leader, Host: host,
+			Port: int32(number)}}
+		topics := kmsg.NewMetadataResponseTopic()
+		topics.Topic, topics.TopicID = kmsg.StringPtr(topic), id
+		for i, of := range []int32{-1, leader} {
+			p := kmsg.NewMetadataResponseTopicPartition()
+			if p.Partition, p.Leader = int32(i), of; of < 0 {
+				p.ErrorCode = kerr.LeaderNotAvailable.Code
+			}
+			topics.Partitions = append(topics.Partitions, p)
+		}
+		response.Topics = append(response.Topics, topics)
+		return response, nil, true
+	})
+	result, err := consumer(t, config(k.Brokers(), topic), judge(always)).ReadAgain(t.Context(),
+		envelope.ReadAgain{Topic: topic, Partitions: []int{1}, From: time.UnixMilli(0)},
+		func(_ context.Context, received []envelope.Received) ([]envelope.Result, error) {
+			return make([]envelope.Result, len(received)), nil
+		})
+	require.NoError(t, err)
+	require.EqualValues(t, 2, result.Read)
 }
 
 // TestTopicRecreatedWhileItIsReadAgainIsAnError proves that no record of the new log is taken for one of the old.
