@@ -23,8 +23,8 @@ var ErrRange = errors.New("not in the topic")
 const (
 	// againTries is how often in a row a request may fail, or be answered without records, before reading again ends.
 	againTries = 10
-	// letterTimeout bounds how long reading again waits for a dead-letter topic that does not acknowledge.
-	letterTimeout = 30 * time.Second
+	// deadLetterTimeout bounds how long reading again waits for a dead-letter topic that does not acknowledge.
+	deadLetterTimeout = 30 * time.Second
 )
 
 // ReadAgain reads records of one of the consumer's topics and passes them to accept, batch by batch, in the order of
@@ -101,23 +101,17 @@ func (a *rereader) locate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	at := func(place int64) map[int]int64 {
-		found := map[int]int64{}
-		for key, its := range a.network.listOffsets(ctx, keys, place, a.cfg.Isolation) {
-			if found[key.id], err = its.offset, cmp.Or(err, its.err); its.offset < 0 {
-				found[key.id] = math.MaxInt64 // no record has the time or a later one
-			}
-		}
-		return found
-	}
-	ends := at(kafka.LastOffset)
+	ends, err := a.offsetsAt(ctx, keys, kafka.LastOffset)
 	var firsts, from map[int]int64
 	to, timed := ends, len(a.request.Ranges) == 0
 	if timed && err == nil {
-		firsts, from = at(kafka.FirstOffset), at(milliseconds(a.request.From))
-		if !a.request.To.IsZero() {
-			to = at(milliseconds(a.request.To))
-		}
+		firsts, err = a.offsetsAt(ctx, keys, kafka.FirstOffset)
+	}
+	if timed && err == nil {
+		from, err = a.offsetsAt(ctx, keys, milliseconds(a.request.From))
+	}
+	if timed && err == nil && !a.request.To.IsZero() {
+		to, err = a.offsetsAt(ctx, keys, milliseconds(a.request.To))
 	}
 	if err != nil {
 		return err
@@ -151,6 +145,21 @@ func (a *rereader) locate(ctx context.Context) error {
 		a.result.Left = append(a.result.Left, r)
 	}
 	return nil
+}
+
+// offsetsAt returns each partition's first or last offset, or the first one with a time or a later one. It is
+// math.MaxInt64 where no record has such a time.
+func (a *rereader) offsetsAt(ctx context.Context, keys []partitionKey, at int64) (map[int]int64, error) {
+	found := map[int]int64{}
+	for key, its := range a.network.listOffsets(ctx, keys, at, a.cfg.Isolation) {
+		if its.err != nil {
+			return nil, its.err
+		}
+		if found[key.id] = its.offset; its.offset < 0 {
+			found[key.id] = math.MaxInt64
+		}
+	}
+	return found, nil
 }
 
 // committed returns the group's committed offsets of the ranges' partitions that have one. An offset of a deleted log
@@ -312,8 +321,8 @@ func (a *rereader) take(ctx context.Context, c *chunk, left *envelope.Range) err
 	if i := slices.IndexFunc(c.received, func(r envelope.Received) bool { return r.Record.Offset >= left.To }); i >= 0 {
 		c.received = c.received[:i]
 	}
-	if most := a.request.MaxRecords - a.result.Read; a.request.MaxRecords > 0 && int64(len(c.received)) > most {
-		c.received, c.next = c.received[:most], c.received[most].Record.Offset
+	if rest := a.request.MaxRecords - a.result.Read; a.request.MaxRecords > 0 && int64(len(c.received)) > rest {
+		c.received, c.next = c.received[:rest], c.received[rest].Record.Offset
 	}
 	var results []envelope.Result
 	if err := againTried(ctx, func() (err error) {
@@ -325,7 +334,7 @@ func (a *rereader) take(ctx context.Context, c *chunk, left *envelope.Range) err
 	outcome := batchOutcome{partition: c.partition}
 	outcome.take(c, results, a.deadLetters != nil)
 	if len(outcome.deadLetters) > 0 && !a.request.DryRun {
-		session, cancel := context.WithTimeout(ctx, letterTimeout)
+		session, cancel := context.WithTimeout(ctx, deadLetterTimeout)
 		defer cancel()
 		acknowledged, err := a.deadLetters.publish(ctx, session, c.partition, outcome.deadLetters)
 		if errors.As(err, new(*DeadLetterError)) {
