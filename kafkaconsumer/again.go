@@ -171,7 +171,9 @@ func (a *rereader) committed(ctx context.Context, ranges []envelope.Range, log l
 	}
 	var group groupOffsets
 	if err := againTried(ctx, func() (err error) {
-		group, err = a.groupOffsets(ctx, of)
+		if group, err = a.groupOffsets(ctx, of); errors.Is(err, kafka.GroupIdNotFound) {
+			return nil // no member has joined it yet, and no offset was committed
+		}
 		return err
 	}); err != nil {
 		return nil, fmt.Errorf("committed offsets of group %q: %w", a.cfg.GroupID, err)

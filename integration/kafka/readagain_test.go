@@ -492,7 +492,6 @@ func TestReadingAgainPublishesBadRecords(t *testing.T) {
 // TestReadingAgainEndsBeforeARefusedDeadLetter proves contract 7.4 and 7.11 on a real broker, which enforces the size
 // limit: what was published before is not published again, and the next call may leave out the refused record.
 func TestReadingAgainEndsBeforeARefusedDeadLetter(t *testing.T) {
-	t.Parallel()
 	againOn(t, realBench(t), func(t *testing.T, r *againRig) {
 		r.createTopic(1, nil)
 		letters, limit := r.topic+"-letters", "2000"
