@@ -29,7 +29,7 @@ import (
 //   - A worker renews them for WorkerTimeout with each heartbeat, which does not count if that fails. So they outlast
 //     the moment at which its session ends and its calls are cancelled.
 //
-// In Exclusive mode the lock already keeps others away, and there are no leases.
+// In Exclusive mode the lock already keeps others away, and there are no leases. Rates begin anew with each of its terms.
 type allotments struct {
 	*shared
 	owner string
@@ -122,6 +122,16 @@ func (a *allotments) useAll(all bool) {
 		}
 		l.target = len(l.held)
 		a.apply(l)
+	}
+}
+
+// beginTerm empties the buckets at the beginning of a term of the lock in Exclusive mode. The owner of the term before
+// may just have used the whole burst.
+func (a *allotments) beginTerm() {
+	for _, l := range a.limits {
+		if l.bucket != nil {
+			l.bucket.empty()
+		}
 	}
 }
 

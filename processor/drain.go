@@ -84,8 +84,11 @@ func (p *Processor) ProcessPending(ctx context.Context) (Drained, error) {
 		return counts, err
 	}
 	defer d.permit.leave()
-	if d.permit.joins {
+	switch {
+	case d.permit.joins:
 		d.limits.useAll(false) // of these handlers the started processor runs what is due
+	case d.permit.held != nil:
+		d.limits.beginTerm()
 	}
 	defer d.leaveLimits(ctx)
 	defer func() {

@@ -179,6 +179,48 @@ func TestRateHoldsOverAllWorkers(t *testing.T) {
 	})
 }
 
+// TestRateHoldsWhenTheLockChangesHands proves contract 5.18 in Exclusive mode: who waits for the lock saves no burst.
+func TestRateHoldsWhenTheLockChangesHands(t *testing.T) {
+	for name, next := range map[string]func(t testing.TB, ib *inbox.Inbox) (ended func()){
+		"to a worker": inboxtest.Start,
+		"to ProcessPending": func(t testing.TB, ib *inbox.Inbox) func() {
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				if _, err := ib.ProcessPending(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}()
+			return func() { <-ended }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+				const perSecond, burst = 0.5, 1
+				var c tally
+				limited := func() *inbox.Inbox {
+					return exclusive(t, d, inbox.Configure(func(o *inbox.Options) {
+						o.Processor.WorkerTimeout = 3 * time.Second // the lock is tried for every second
+					}), inboxtest.Handlers(inboxtest.Do("limited", c.run, handler.Rate(perSecond, burst))))
+				}
+				one, two := limited(), limited()
+				inboxtest.Accept(t, one, "m1")
+				end := inboxtest.Start(t, one)
+				inboxtest.Eventually(t, func() bool { return holdsLock(one) }, "it holds the lock")
+				ended := next(t, two)
+				inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, one) }, "the burst is used")
+				inboxtest.Accept(t, one, "m2")
+				end()
+				inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, two) }, "the other has the lock")
+				ended()
+				began := c.starts()
+				const late = 250 * time.Millisecond // between the slot and the call, on a busy machine
+				require.GreaterOrEqual(t, began[1].Sub(began[0])+late, 2*time.Second)
+			})
+		})
+	}
+}
+
 func TestRateOfOneHandlerHoldsUpNoOther(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		var slow, quick tally
