@@ -213,11 +213,26 @@ func (d *drain) readPauses(ctx context.Context) error {
 	if err := d.p.TakePaused(ctx); err != nil {
 		return fmt.Errorf("process pending: %w", err)
 	}
-	if err := d.limits.renew(ctx); err != nil {
+	if err := d.takeLimits(ctx); err != nil {
 		return fmt.Errorf("process pending: %w", err)
 	}
 	d.paused = time.Now()
 	return nil
+}
+
+// takeLimits renews the drain's portions of limits for all workers, and takes free ones.
+func (d *drain) takeLimits(ctx context.Context) error {
+	if !d.limits.leased() {
+		return nil
+	}
+	if err := d.limits.renew(ctx); err != nil {
+		return err
+	}
+	workers, err := d.p.workers(ctx)
+	if err != nil {
+		return err
+	}
+	return d.limits.takeFree(ctx, workers)
 }
 
 // leaveLimits releases a drain's portions, unless a call ignores its cancelled context.

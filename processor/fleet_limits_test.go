@@ -13,6 +13,7 @@ import (
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/processor"
 )
 
@@ -264,6 +265,33 @@ func TestProcessPendingKeepsLimits(t *testing.T) {
 		require.LessOrEqual(t, most, 2)
 		require.Equal(t, 30, ran)
 		require.Zero(t, inboxtest.Process(t, one).Picked)
+	})
+}
+
+// TestProcessPendingTakesNoPortionOfALivingWorker proves contract 5.18 after a jump of the database's clock.
+func TestProcessPendingTakesNoPortionOfALivingWorker(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		c := tally{last: make(chan struct{})}
+		limited := func(db *gorm.DB) *inbox.Inbox {
+			return inboxtest.New(t, db, inbox.Configure(func(o *inbox.Options) {
+				p := &o.Processor
+				p.Mode, p.PollingInterval = processor.ModeCompeting, 100*time.Millisecond
+				p.HeartbeatInterval, p.SweepInterval = inboxtest.Patience/3, inboxtest.Patience/3 // no renewal in between
+			}), inboxtest.Handlers(inboxtest.Do("limited", c.run, handler.FleetConcurrency(1))))
+		}
+		one, two := limited(d.DB), limited(d.Another(t))
+		inboxtest.Start(t, one)
+		inboxtest.Accept(t, one, many(2)...)
+		inboxtest.Eventually(t, func() bool { running, _, _ := c.count(); return running == 1 }, "it runs one")
+		expired := d.DB.Model(&models.Lock{}).Where("name = ?", "limit:limited:0").
+			Update("expires_at", time.Now().UTC().Add(-48*time.Hour))
+		require.NoError(t, expired.Error)
+		require.EqualValues(t, 1, expired.RowsAffected)
+		require.Zero(t, inboxtest.Process(t, two).Picked)
+		close(c.last)
+		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, one) }, "its worker runs the other")
+		_, most, _ := c.count()
+		require.Equal(t, 1, most)
 	})
 }
 
