@@ -340,8 +340,8 @@ func TestHeartbeatRenewsAllPortionsInOneStatement(t *testing.T) {
 	require.EqualValues(t, 16, m.workers[1].limit().usable.Load())
 }
 
-// TestProcessPendingTakesNoPortionOfALivingWorker proves contract 5.18 for a jump of the database's clock.
-func TestProcessPendingTakesNoPortionOfALivingWorker(t *testing.T) {
+// TestDrainTakesThePortionOfADeadWorkerOnly proves contract 5.18 for a jump of the database's clock.
+func TestDrainTakesThePortionOfADeadWorkerOnly(t *testing.T) {
 	m := newLimitModel(t, handler.FleetConcurrency(1))
 	m.start()
 	m.settle(t)

@@ -281,15 +281,16 @@ func TestProcessPendingTakesNoPortionOfALivingWorker(t *testing.T) {
 		}
 		one, two := limited(d.DB), limited(d.Another(t))
 		inboxtest.Start(t, one)
-		inboxtest.Accept(t, one, many(2)...)
+		inboxtest.Accept(t, one, "m0")
 		inboxtest.Eventually(t, func() bool { running, _, _ := c.count(); return running == 1 }, "it runs one")
+		inboxtest.Accept(t, two, many(20)...)
 		expired := d.DB.Model(&models.Lock{}).Where("name = ?", "limit:limited:0").
 			Update("expires_at", time.Now().UTC().Add(-48*time.Hour))
 		require.NoError(t, expired.Error)
 		require.EqualValues(t, 1, expired.RowsAffected)
 		require.Zero(t, inboxtest.Process(t, two).Picked)
 		close(c.last)
-		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, one) }, "its worker runs the other")
+		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, one) }, "its worker runs the others")
 		_, most, _ := c.count()
 		require.Equal(t, 1, most)
 	})
