@@ -2,6 +2,7 @@ package processor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -25,17 +26,19 @@ import (
 //   - An owner that holds more than its part uses the rest for no further call at once. It releases a portion when the
 //     calls that run fit into the others.
 //   - An owner that holds less takes portions that are free: released, or of an owner that has not renewed them. If
-//     that owner is a worker, it must be dead as well. So a jump of the database's clock frees no portion.
+//     that owner is a worker, it must be dead as well. So a jump of the database's clock frees no portion. To a drain a
+//     worker is dead after StuckMessageThreshold, as its own claims are then stuck.
 //   - A worker renews them for WorkerTimeout with each heartbeat, which does not count if that fails. So they outlast
 //     the moment at which its session ends and its calls are cancelled.
 //
-// In Exclusive mode the lock already keeps others away, and there are no leases.
+// In Exclusive mode the lock already keeps others away, and there are no leases. Rates begin anew with each of its
+// terms.
 type allotments struct {
 	*shared
 	owner string
 	ttl   time.Duration
 	// calls returns how many calls of a handler run under this owner, and a number above all limits if that is unknown;
-	// nil for a drain, which releases no portion before its end.
+	// nil for a drain, which releases no portion in use before its end.
 	calls  func(h *handler.Handler) int
 	limits map[*handler.Handler]*fleetLimit
 
@@ -54,14 +57,15 @@ type fleetLimit struct {
 	usable atomic.Int64
 
 	held []bool // by portion; guarded by allotments.changing, like the following fields
-	// left are portions that the database may still give to the owner, because a response was lost.
-	left []bool
+	// unreleased are portions that are not held and that the database may still give to the owner, because a response
+	// was lost. They are released before they are taken again: a release that is still on its way would free them then.
+	unreleased []bool
 	// target is how many portions the owner should hold.
 	target int
 }
 
 const (
-	// maxPortions bounds the portions of a handler, and so the statements that renew them.
+	// maxPortions bounds the portions of a handler, and so its leases.
 	maxPortions = 32
 	// unlimited is a number of calls that no worker reaches.
 	unlimited = 1 << 20
@@ -107,7 +111,7 @@ func newFleetLimit(h *handler.Handler, drains bool) *fleetLimit {
 		portions = min(portions, burst)
 		l.bursts, l.bucket = divide(burst, portions), newBucket(h.RateKey() != nil, drains)
 	}
-	l.held, l.left, l.calls = make([]bool, portions), make([]bool, portions), divide(n, portions)
+	l.held, l.unreleased, l.calls = make([]bool, portions), make([]bool, portions), divide(n, portions)
 	if n == 0 {
 		l.calls = slices.Repeat([]int{unlimited}, portions)
 	}
@@ -122,6 +126,16 @@ func (a *allotments) useAll(all bool) {
 		}
 		l.target = len(l.held)
 		a.apply(l)
+	}
+}
+
+// beginTerm empties the buckets at the beginning of a term of the lock in Exclusive mode. The owner of the term before
+// may just have used the whole burst.
+func (a *allotments) beginTerm() {
+	for _, l := range a.limits {
+		if l.bucket != nil {
+			l.bucket.empty()
+		}
 	}
 }
 
@@ -144,8 +158,36 @@ func (l *fleetLimit) holdsBack() bool {
 	return l != nil && (l.usable.Load() == 0 || l.bucket != nil && l.bucket.Ready() == 0)
 }
 
-// change calls each for all limits, and makes known what may then be used, unless all portions were released.
-func (a *allotments) change(ctx context.Context, each func(l *fleetLimit) error) error {
+// portion is one of the portions of a limit.
+type portion struct {
+	*fleetLimit
+	i int
+}
+
+func (p portion) lease() string { return fmt.Sprintf("%s:%d", p.name, p.i) }
+
+func leasesOf(portions []portion) []string {
+	names := make([]string, len(portions))
+	for i, p := range portions {
+		names[i] = p.lease()
+	}
+	return names
+}
+
+// portions returns those of all limits for which the function returns true.
+func (a *allotments) portions(are func(p portion) bool) (some []portion) {
+	for _, l := range a.limits {
+		for i := range l.held {
+			if p := (portion{l, i}); are(p) {
+				some = append(some, p)
+			}
+		}
+	}
+	return some
+}
+
+// change runs a change of the portions, unless all were released. Changes follow each other.
+func (a *allotments) change(ctx context.Context, change func() error) error {
 	if !a.leased() {
 		return nil
 	}
@@ -156,87 +198,127 @@ func (a *allotments) change(ctx context.Context, each func(l *fleetLimit) error)
 	if a.closed {
 		return nil
 	}
-	for _, l := range a.limits {
-		err := each(l)
-		a.apply(l)
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return change()
 }
 
-// renew renews the portions that are held. If it fails, the caller must not count its heartbeat. A drain takes all that
-// are free as well: workers hold what they use.
+// renew renews the portions that are held, all in one statement: a heartbeat has little time. If it fails, the caller
+// must not count its heartbeat.
 func (a *allotments) renew(ctx context.Context) error {
-	drains := a.calls == nil
-	return a.change(ctx, func(l *fleetLimit) error {
-		if drains {
-			l.target = len(l.held)
-		}
-		for i, held := range l.held {
-			if held || drains {
-				if err := a.acquire(ctx, l, i, nil); err != nil {
-					return err
-				}
-			}
-		}
-		return nil
+	return a.change(ctx, func() error {
+		return a.acquire(ctx, a.portions(func(p portion) bool { return p.held[p.i] }))
 	})
 }
 
 // adjust releases and takes portions as the living among the workers require. dead reports whether a worker that is
 // not marked as stopped or released is dead.
 func (a *allotments) adjust(ctx context.Context, workers []store.WorkerState, dead func(workerID string) bool) error {
-	lives := func(owner string) bool {
-		return owner != a.owner && slices.ContainsFunc(workers, func(w store.WorkerState) bool {
-			return w.ID == owner && !w.Stopped && !w.Released && !dead(owner)
-		})
-	}
-	return a.change(ctx, func(l *fleetLimit) error {
-		l.target = l.part(a.owner, workers, a.opts.WorkerTimeout)
-		a.apply(l) // before the calls are counted: none begins beyond it from now on
-		holds, err := a.shrink(ctx, l, a.calls(l.handler))
-		for i := 0; err == nil && i < len(l.held) && holds < l.target; i++ {
-			if l.held[i] {
-				continue
-			}
-			if err = a.acquire(ctx, l, i, lives); l.held[i] {
-				holds++
-			}
+	return a.change(ctx, func() error {
+		var release []portion
+		for _, l := range a.limits {
+			l.target = l.part(a.owner, workers, a.opts.WorkerTimeout)
+			a.apply(l) // before the calls are counted: none begins beyond it from now on
+			release = append(release, l.surplus(a.calls(l.handler))...)
 		}
-		return err
+		return a.exchange(ctx, release, workers, func(w store.WorkerState) bool { return w.ID != a.owner && !dead(w.ID) })
 	})
 }
 
-// shrink releases portions beyond the target, if the running calls fit into the others, and those that are left. It
-// returns how many are held.
-func (a *allotments) shrink(ctx context.Context, l *fleetLimit, running int) (holds int, err error) {
-	spare := -running
+// takeFree takes all portions that are free, for a drain: workers hold what they use. A drain sees too little of a
+// worker to find it dead in two sweeps. So it goes by the time after which its own claims count as stuck.
+func (a *allotments) takeFree(ctx context.Context, workers []store.WorkerState) error {
+	return a.change(ctx, func() error {
+		for _, l := range a.limits {
+			l.target = len(l.held)
+		}
+		return a.exchange(ctx, nil, workers, func(w store.WorkerState) bool {
+			return w.SilentFor < a.opts.StuckMessageThreshold
+		})
+	})
+}
+
+// exchange releases portions, and then takes others that are free, as many as the owner should hold. lives reports
+// whether a worker lives that is not marked as stopped or released.
+func (a *allotments) exchange(
+	ctx context.Context, release []portion, workers []store.WorkerState, lives func(w store.WorkerState) bool,
+) error {
+	// What this very change releases is not taken again by it.
+	others := a.portions(func(p portion) bool { return !p.held[p.i] && !p.unreleased[p.i] })
+	release = append(release, a.portions(func(p portion) bool { return p.unreleased[p.i] })...)
+	return errors.Join(a.release(ctx, release), a.take(ctx, others, func(owner string) bool {
+		return slices.ContainsFunc(workers, func(w store.WorkerState) bool {
+			return w.ID == owner && !w.Stopped && !w.Released && lives(w)
+		})
+	}))
+}
+
+// take takes some of the portions, until the owner holds as many as it should. A portion is never free while its last
+// owner lives.
+func (a *allotments) take(ctx context.Context, portions []portion, lives func(owner string) bool) error {
+	missing := func(p portion) bool { return p.holds() < p.target }
+	portions = slices.DeleteFunc(portions, func(p portion) bool { return !missing(p) })
+	if len(portions) == 0 {
+		return nil
+	}
+	stmt, cancel := context.WithTimeout(ctx, a.opts.StatementTimeout)
+	defer cancel()
+	owners, err := a.store.LeaseOwners(stmt, leasesOf(portions))
+	if err != nil {
+		return err
+	}
+	portions = slices.DeleteFunc(portions, func(p portion) bool { return lives(owners[p.lease()]) })
+	for {
+		var some, rest []portion
+		asked := map[*fleetLimit]int{}
+		for _, p := range portions {
+			if n := p.target - p.holds(); asked[p.fleetLimit] < n {
+				asked[p.fleetLimit]++
+				some = append(some, p)
+			} else if n > 0 {
+				rest = append(rest, p)
+			}
+		}
+		if len(some) == 0 {
+			return nil
+		}
+		if err := a.acquire(ctx, some); err != nil {
+			return err
+		}
+		portions = rest
+	}
+}
+
+// holds returns how many portions are held.
+func (l *fleetLimit) holds() (n int) {
+	for _, held := range l.held {
+		if held {
+			n++
+		}
+	}
+	return n
+}
+
+// surplus returns the portions beyond the target without which the running calls fit into the others.
+func (l *fleetLimit) surplus(running int) (some []portion) {
+	holds, spare := l.holds(), -running
 	for i, held := range l.held {
 		if held {
-			holds++
 			spare += l.calls[i]
 		}
 	}
-	for i := len(l.held) - 1; err == nil && i >= 0; i-- {
-		switch {
-		case l.left[i]:
-			err = a.release(ctx, l, i)
-		case l.held[i] && holds > l.target && l.calls[i] <= spare:
+	for i := len(l.held) - 1; i >= 0 && holds > l.target; i-- {
+		if l.held[i] && l.calls[i] <= spare {
 			holds, spare = holds-1, spare-l.calls[i]
-			err = a.release(ctx, l, i)
+			some = append(some, portion{l, i})
 		}
 	}
-	return holds, err
+	return some
 }
 
 // leave releases all portions for good. None of the owner's calls may run any more.
 func (a *allotments) leave(ctx context.Context) {
-	err := a.change(ctx, func(l *fleetLimit) error {
-		a.closed, l.target = true, 0
-		_, err := a.shrink(ctx, l, 0)
-		return err
+	err := a.change(ctx, func() error {
+		a.closed = true
+		return a.release(ctx, a.portions(func(p portion) bool { return p.held[p.i] || p.unreleased[p.i] }))
 	})
 	if err != nil {
 		a.log.Info("inbox: portions of limits for all workers were not released, they expire by themselves", zap.Error(err))
@@ -283,37 +365,52 @@ func (a *allotments) apply(l *fleetLimit) {
 	}
 }
 
-// acquire takes or renews a portion, unless it is another owner's. If lives is not nil, a portion is never free while
-// its last owner lives.
-func (a *allotments) acquire(ctx context.Context, l *fleetLimit, i int, lives func(owner string) bool) error {
+// acquire takes or renews portions, unless they are other owners'.
+func (a *allotments) acquire(ctx context.Context, portions []portion) error {
+	if len(portions) == 0 {
+		return nil
+	}
 	stmt, cancel := context.WithTimeout(ctx, a.opts.StatementTimeout)
 	defer cancel()
-	if lives != nil {
-		if owner, err := a.store.LeaseOwner(stmt, l.lease(i)); err != nil || lives(owner) {
-			return err
+	names, err := a.store.AcquireLeases(stmt, leasesOf(portions), a.owner, a.ttl, a.clock.Now())
+	held := map[string]bool{}
+	for _, name := range names {
+		held[name] = true
+	}
+	for _, p := range portions {
+		if err != nil { // a portion that was held lasts until the session ends
+			p.unreleased[p.i] = !p.held[p.i]
+		} else {
+			p.held[p.i] = held[p.lease()]
 		}
 	}
-	held, err := a.store.AcquireLease(stmt, l.lease(i), a.owner, a.ttl, a.clock.Now())
-	if err != nil { // a portion that was held lasts until the session ends
-		l.left[i] = !l.held[i]
-		return err
-	}
-	l.held[i], l.left[i] = held, false
-	return nil
-}
-
-// release releases a portion.
-func (a *allotments) release(ctx context.Context, l *fleetLimit, i int) error {
-	l.held[i], l.left[i] = false, true
-	a.apply(l) // before others can take it
-	stmt, cancel := context.WithTimeout(ctx, a.opts.StatementTimeout)
-	defer cancel()
-	err := a.store.ReleaseLease(stmt, l.lease(i), a.owner)
-	l.left[i] = err != nil
+	a.applyAll()
 	return err
 }
 
-func (l *fleetLimit) lease(i int) string { return fmt.Sprintf("%s:%d", l.name, i) }
+// release releases portions.
+func (a *allotments) release(ctx context.Context, portions []portion) error {
+	if len(portions) == 0 {
+		return nil
+	}
+	for _, p := range portions {
+		p.held[p.i], p.unreleased[p.i] = false, true
+	}
+	a.applyAll() // before others can take them
+	stmt, cancel := context.WithTimeout(ctx, a.opts.StatementTimeout)
+	defer cancel()
+	err := a.store.ReleaseLeases(stmt, leasesOf(portions), a.owner)
+	for _, p := range portions {
+		p.unreleased[p.i] = err != nil
+	}
+	return err
+}
+
+func (a *allotments) applyAll() {
+	for _, l := range a.limits {
+		a.apply(l)
+	}
+}
 
 // nextStart returns when the rate of a handler that waits for it lets a call start; zero if none waits.
 func (w *pool) nextStart() (next time.Time) {

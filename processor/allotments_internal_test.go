@@ -25,6 +25,7 @@ type leaseTable struct {
 	now         time.Time
 	leases      map[string]leaseRow
 	fail, after bool
+	statements  int
 }
 
 type leaseRow struct {
@@ -37,6 +38,7 @@ var errLostResponse = errors.New("connection reset")
 func (l *leaseTable) answer(takeEffect func()) error {
 	failed := l.fail
 	l.fail = false
+	l.statements++
 	if !failed || l.after {
 		takeEffect()
 	}
@@ -46,34 +48,72 @@ func (l *leaseTable) answer(takeEffect func()) error {
 	return nil
 }
 
-func (l *leaseTable) AcquireLease(_ context.Context, name, owner string, ttl time.Duration, _ time.Time) (bool, error) {
-	held := false
+func (l *leaseTable) AcquireLeases(
+	_ context.Context, names []string, owner string, ttl time.Duration, _ time.Time,
+) (held []string, err error) {
+	err = l.answer(func() {
+		for _, name := range names {
+			if row, found := l.leases[name]; !found || row.owner == owner || !row.expires.After(l.now) {
+				l.leases[name], held = leaseRow{owner, l.now.Add(ttl)}, append(held, name)
+			}
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	return held, nil
+}
+
+func (l *leaseTable) LeaseOwners(_ context.Context, names []string) (map[string]string, error) {
+	owners := map[string]string{}
 	err := l.answer(func() {
-		if row, found := l.leases[name]; !found || row.owner == owner || !row.expires.After(l.now) {
-			l.leases[name], held = leaseRow{owner, l.now.Add(ttl)}, true
+		for _, name := range names {
+			if row, found := l.leases[name]; found {
+				owners[name] = row.owner
+			}
 		}
 	})
-	return held && err == nil, err
+	return owners, err
 }
 
-func (l *leaseTable) LeaseOwner(_ context.Context, name string) (owner string, err error) {
-	err = l.answer(func() { owner = l.leases[name].owner })
-	return owner, err
-}
-
-func (l *leaseTable) ReleaseLease(_ context.Context, name, owner string) error {
+func (l *leaseTable) ReleaseLeases(_ context.Context, names []string, owner string) error {
 	return l.answer(func() {
-		if l.leases[name].owner == owner {
-			delete(l.leases, name)
+		for _, name := range names {
+			if l.leases[name].owner == owner {
+				delete(l.leases, name)
+			}
 		}
 	})
 }
 
-// modelWorker is a worker of the model: its session ends WorkerTimeout after its last heartbeat, by its own clock.
+// modelWorker is a worker of the model: its session ends WorkerTimeout after its last heartbeat, by its own clock. Or
+// it is a drain, whose calls end before its claims count as stuck, by the database's clock.
 type modelWorker struct {
 	*allotments
+	drains bool
 	beatAt time.Time
 	calls  int
+}
+
+// beat renews the portions. It does not count if that fails.
+func (w *modelWorker) beat(m *limitModel) error {
+	err := w.renew(context.Background())
+	if err == nil {
+		w.beatAt = m.passed
+		if w.drains {
+			w.beatAt = m.now
+		}
+	}
+	return err
+}
+
+// adjust adjusts the portions of a worker, or takes free ones for a drain.
+func (w *modelWorker) adjust(m *limitModel, silent func() bool) error {
+	rows := m.rows(silent)
+	if w.drains {
+		return w.takeFree(context.Background(), rows)
+	}
+	return w.allotments.adjust(context.Background(), rows, none)
 }
 
 func (w *modelWorker) limit() *fleetLimit {
@@ -112,9 +152,19 @@ func (m *limitModel) start() {
 	m.workers = append(m.workers, w)
 }
 
-// endSessions ends the sessions without a heartbeat: their calls are cancelled.
+func (m *limitModel) startDrain() {
+	m.started++
+	opts := m.shared.opts
+	m.workers = append(m.workers, &modelWorker{drains: true, beatAt: m.now, allotments: m.shared.newAllotments(
+		fmt.Sprint(m.started), opts.StuckMessageThreshold+opts.HeartbeatInterval, nil)})
+}
+
+// endSessions ends the sessions without a heartbeat, and stuck drains: their calls are cancelled.
 func (m *limitModel) endSessions() {
 	m.workers = slices.DeleteFunc(m.workers, func(w *modelWorker) bool {
+		if w.drains {
+			return m.now.Sub(w.beatAt) >= m.shared.opts.StuckMessageThreshold
+		}
 		return m.passed.Sub(w.beatAt) >= m.shared.opts.WorkerTimeout
 	})
 }
@@ -122,6 +172,9 @@ func (m *limitModel) endSessions() {
 // rows are the rows of all workers, of which some seem to be silent.
 func (m *limitModel) rows(silent func() bool) (rows []store.WorkerState) {
 	for _, w := range m.workers {
+		if w.drains {
+			continue
+		}
 		row := store.WorkerState{Worker: store.Worker{ID: w.owner, HandlerKeys: []string{"h"}}}
 		if silent() {
 			row.SilentFor = m.shared.opts.WorkerTimeout
@@ -151,11 +204,6 @@ func TestCallsOfAllWorkersNeverExceedTheLimit(t *testing.T) {
 			}
 			return rapid.SampledFrom(m.workers).Draw(t, "worker")
 		}
-		expected := func(t *rapid.T, err error) {
-			if err != nil {
-				require.ErrorIs(t, err, errLostResponse)
-			}
-		}
 		t.Repeat(map[string]func(*rapid.T){
 			"start": func(t *rapid.T) {
 				if len(m.workers) == 5 {
@@ -163,18 +211,22 @@ func TestCallsOfAllWorkersNeverExceedTheLimit(t *testing.T) {
 				}
 				m.start()
 			},
+			"start ProcessPending": func(t *rapid.T) {
+				if len(m.workers) == 5 {
+					t.Skip("enough workers")
+				}
+				m.startDrain()
+			},
 			"heartbeat": func(t *rapid.T) {
-				w := some(t)
-				if err := w.renew(context.Background()); err == nil {
-					w.beatAt = m.passed
-				} else {
-					expected(t, err)
+				if err := some(t).beat(m); err != nil {
+					require.ErrorIs(t, err, errLostResponse)
 				}
 			},
 			"sweep": func(t *rapid.T) {
-				w := some(t)
-				rows := m.rows(func() bool { return rapid.IntRange(0, 3).Draw(t, "silent") == 0 })
-				expected(t, w.adjust(context.Background(), rows, none))
+				err := some(t).adjust(m, func() bool { return rapid.IntRange(0, 3).Draw(t, "silent") == 0 })
+				if err != nil {
+					require.ErrorIs(t, err, errLostResponse)
+				}
 			},
 			"begin a call": func(t *rapid.T) {
 				if w := some(t); w.calls < int(w.limit().usable.Load()) {
@@ -191,6 +243,7 @@ func TestCallsOfAllWorkersNeverExceedTheLimit(t *testing.T) {
 			},
 			"the database's clock jumps": func(t *rapid.T) {
 				m.now = m.now.Add(time.Duration(rapid.IntRange(-100, 100).Draw(t, "seconds")) * time.Second)
+				m.endSessions()
 			},
 			"lose a response": func(t *rapid.T) { m.fail, m.after = true, rapid.Bool().Draw(t, "after it took effect") },
 			"stop": func(t *rapid.T) {
@@ -221,6 +274,12 @@ func TestCallsOfAllWorkersNeverExceedTheLimit(t *testing.T) {
 // settle lets leases without an owner expire and, after that, all workers see each other in two sweeps.
 func (m *limitModel) settle(t require.TestingT) {
 	m.fail = false
+	m.workers = slices.DeleteFunc(m.workers, func(w *modelWorker) bool {
+		if w.drains {
+			w.leave(context.Background())
+		}
+		return w.drains
+	})
 	for _, w := range m.workers {
 		w.calls = 0
 	}
@@ -228,13 +287,12 @@ func (m *limitModel) settle(t require.TestingT) {
 	for range 4 {
 		m.pass(m.shared.opts.WorkerTimeout / 3)
 		for _, w := range m.workers {
-			require.NoError(t, w.renew(context.Background()))
-			w.beatAt = m.passed
+			require.NoError(t, w.beat(m))
 		}
 	}
 	for range 2 {
 		for _, w := range m.workers {
-			require.NoError(t, w.adjust(context.Background(), m.rows(no), none))
+			require.NoError(t, w.adjust(m, no))
 		}
 	}
 }
@@ -263,6 +321,62 @@ func TestWorkerHasPartsOfAllLimitsOrOfNone(t *testing.T) {
 		l.bucket.n = 1
 		require.Equal(t, i >= 2, l.holdsBack(), "health expects no progress of it")
 	}
+}
+
+func TestHeartbeatRenewsAllPortionsInOneStatement(t *testing.T) {
+	m := newLimitModel(t, handler.FleetConcurrency(32))
+	m.start()
+	m.settle(t)
+	w, before := m.workers[0], m.statements
+	require.EqualValues(t, 32, w.limit().usable.Load())
+	require.NoError(t, w.beat(m))
+	require.Equal(t, before+1, m.statements)
+	m.start()
+	before = m.statements
+	require.NoError(t, w.adjust(m, no))
+	require.Equal(t, before+1, m.statements, "half of them are released together")
+	require.NoError(t, m.workers[1].adjust(m, no))
+	require.Equal(t, before+3, m.statements, "and taken together, after their owners were read")
+	require.EqualValues(t, 16, m.workers[1].limit().usable.Load())
+}
+
+// TestDrainTakesThePortionOfADeadWorkerOnly proves contract 5.18 for a jump of the database's clock.
+func TestDrainTakesThePortionOfADeadWorkerOnly(t *testing.T) {
+	m := newLimitModel(t, handler.FleetConcurrency(1))
+	m.start()
+	m.settle(t)
+	m.now = m.now.Add(m.shared.opts.WorkerTimeout + 10*time.Second)
+	m.startDrain()
+	worker, drain := m.workers[0], m.workers[1]
+	silent := func() bool { return true }
+	require.NoError(t, drain.beat(m))
+	require.NoError(t, drain.adjust(m, silent))
+	require.Zero(t, drain.limit().usable.Load())
+	require.NoError(t, worker.beat(m))
+	require.EqualValues(t, 1, worker.limit().usable.Load())
+
+	dead := m.rows(no)
+	dead[0].SilentFor = m.shared.opts.StuckMessageThreshold
+	m.now = m.now.Add(dead[0].SilentFor)
+	require.NoError(t, drain.takeFree(context.Background(), dead))
+	require.EqualValues(t, 1, drain.limit().usable.Load(), "it is dead, and no sweep has marked it as released")
+}
+
+// TestPortionIsNotTakenByTheSweepThatReleasesIt leaves time for an earlier release whose response was lost.
+func TestPortionIsNotTakenByTheSweepThatReleasesIt(t *testing.T) {
+	m := newLimitModel(t, handler.FleetConcurrency(2))
+	m.start()
+	m.start()
+	m.settle(t)
+	w, gone := m.workers[0], m.workers[1]
+	m.fail, m.after = true, false
+	require.ErrorIs(t, w.allotments.adjust(context.Background(), nil, none), errLostResponse, "it should hold none")
+	gone.leave(context.Background())
+	m.workers = m.workers[:1]
+	require.NoError(t, w.adjust(m, no))
+	require.EqualValues(t, 1, w.limit().usable.Load(), "the other's, not the one that it has just released")
+	require.NoError(t, w.adjust(m, no))
+	require.EqualValues(t, 2, w.limit().usable.Load())
 }
 
 func TestTakenPortionOfARateBeginsWithoutTokens(t *testing.T) {

@@ -59,6 +59,14 @@ func (b *bucket) set(perSecond float64, size int) {
 	b.refillAll(now) // to the new size
 }
 
+// empty takes all tokens.
+func (b *bucket) empty() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.tokens = tokens{at: time.Now()}
+	clear(b.keys)
+}
+
 func (b *bucket) refillAll(now time.Time) {
 	b.refill(&b.tokens, now)
 	for _, k := range b.keys {

@@ -84,8 +84,11 @@ func (p *Processor) ProcessPending(ctx context.Context) (Drained, error) {
 		return counts, err
 	}
 	defer d.permit.leave()
-	if d.permit.joins {
+	switch {
+	case d.permit.joins:
 		d.limits.useAll(false) // of these handlers the started processor runs what is due
+	case d.permit.held != nil:
+		d.limits.beginTerm()
 	}
 	defer d.leaveLimits(ctx)
 	defer func() {
@@ -210,11 +213,26 @@ func (d *drain) readPauses(ctx context.Context) error {
 	if err := d.p.TakePaused(ctx); err != nil {
 		return fmt.Errorf("process pending: %w", err)
 	}
-	if err := d.limits.renew(ctx); err != nil {
+	if err := d.takeLimits(ctx); err != nil {
 		return fmt.Errorf("process pending: %w", err)
 	}
 	d.paused = time.Now()
 	return nil
+}
+
+// takeLimits renews the drain's portions of limits for all workers, and takes free ones.
+func (d *drain) takeLimits(ctx context.Context) error {
+	if !d.limits.leased() {
+		return nil
+	}
+	if err := d.limits.renew(ctx); err != nil {
+		return err
+	}
+	workers, err := d.p.workers(ctx)
+	if err != nil {
+		return err
+	}
+	return d.limits.takeFree(ctx, workers)
 }
 
 // leaveLimits releases a drain's portions, unless a call ignores its cancelled context.

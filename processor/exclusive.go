@@ -168,6 +168,9 @@ func (l *loop) applyLock() bool {
 	if term.Err() == nil {
 		if l.term != term {
 			l.term = term
+			if l.session.lock != nil {
+				l.limits.beginTerm()
+			}
 			l.refresh()
 		}
 		return true

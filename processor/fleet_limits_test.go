@@ -13,6 +13,7 @@ import (
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/processor"
 )
 
@@ -179,6 +180,48 @@ func TestRateHoldsOverAllWorkers(t *testing.T) {
 	})
 }
 
+// TestRateHoldsWhenTheLockChangesHands proves contract 5.18 in Exclusive mode: who waits for the lock saves no burst.
+func TestRateHoldsWhenTheLockChangesHands(t *testing.T) {
+	for name, next := range map[string]func(t testing.TB, ib *inbox.Inbox) (ended func()){
+		"to a worker": inboxtest.Start,
+		"to ProcessPending": func(t testing.TB, ib *inbox.Inbox) func() {
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				if _, err := ib.ProcessPending(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}()
+			return func() { <-ended }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+				const perSecond, burst = 0.5, 1
+				var c tally
+				limited := func() *inbox.Inbox {
+					return exclusive(t, d, inbox.Configure(func(o *inbox.Options) {
+						o.Processor.WorkerTimeout = 3 * time.Second // the lock is tried for every second
+					}), inboxtest.Handlers(inboxtest.Do("limited", c.run, handler.Rate(perSecond, burst))))
+				}
+				one, two := limited(), limited()
+				inboxtest.Accept(t, one, "m1")
+				end := inboxtest.Start(t, one)
+				inboxtest.Eventually(t, func() bool { return holdsLock(one) }, "it holds the lock")
+				ended := next(t, two)
+				inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, one) }, "the burst is used")
+				inboxtest.Accept(t, one, "m2")
+				end()
+				inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, two) }, "the other has the lock")
+				ended()
+				began := c.starts()
+				const late = 250 * time.Millisecond // between the slot and the call, on a busy machine
+				require.GreaterOrEqual(t, began[1].Sub(began[0])+late, 2*time.Second)
+			})
+		})
+	}
+}
+
 func TestRateOfOneHandlerHoldsUpNoOther(t *testing.T) {
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		var slow, quick tally
@@ -222,6 +265,34 @@ func TestProcessPendingKeepsLimits(t *testing.T) {
 		require.LessOrEqual(t, most, 2)
 		require.Equal(t, 30, ran)
 		require.Zero(t, inboxtest.Process(t, one).Picked)
+	})
+}
+
+// TestProcessPendingTakesNoPortionOfALivingWorker proves contract 5.18 after a jump of the database's clock.
+func TestProcessPendingTakesNoPortionOfALivingWorker(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		c := tally{last: make(chan struct{})}
+		limited := func(db *gorm.DB) *inbox.Inbox {
+			return inboxtest.New(t, db, inbox.Configure(func(o *inbox.Options) {
+				p := &o.Processor
+				p.Mode, p.PollingInterval = processor.ModeCompeting, 100*time.Millisecond
+				p.HeartbeatInterval, p.SweepInterval = inboxtest.Patience/3, inboxtest.Patience/3 // no renewal in between
+			}), inboxtest.Handlers(inboxtest.Do("limited", c.run, handler.FleetConcurrency(1))))
+		}
+		one, two := limited(d.DB), limited(d.Another(t))
+		inboxtest.Start(t, one)
+		inboxtest.Accept(t, one, "m0")
+		inboxtest.Eventually(t, func() bool { running, _, _ := c.count(); return running == 1 }, "it runs one")
+		inboxtest.Accept(t, two, many(20)...)
+		expired := d.DB.Model(&models.Lock{}).Where("name = ?", "limit:limited:0").
+			Update("expires_at", time.Now().UTC().Add(-48*time.Hour))
+		require.NoError(t, expired.Error)
+		require.EqualValues(t, 1, expired.RowsAffected)
+		require.Zero(t, inboxtest.Process(t, two).Picked)
+		close(c.last)
+		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, one) }, "its worker runs the others")
+		_, most, _ := c.count()
+		require.Equal(t, 1, most)
 	})
 }
 

@@ -25,8 +25,8 @@ channel's consumer, and accepts them with today's decoder, handlers and policies
 is stored stays a duplicate. What no handler took, or was deleted, is accepted. So is
 what was handled and cleaned up since: do not go back beyond the retention. The
 group's offsets do not change, and what the group has not committed yet is left to the
-consumer. Run it with --dry-run first, which costs as much and writes nothing. A message
-that comes twice may then count as accepted twice.
+consumer. Run it with --dry-run first, which costs as much and writes nothing. A
+message that comes twice may then count as accepted twice.
 
 Without --to, it reads to the end of each partition as of now. A record at which the
 consumer would halt ends the command before it, and no partition. Inline and Direct

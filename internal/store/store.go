@@ -264,11 +264,19 @@ type Recoverer interface {
 type Leases interface {
 	// AcquireLease takes or renews the named lease for ttl and reports whether owner holds it now (contract 5.3).
 	AcquireLease(ctx context.Context, name, owner string, ttl time.Duration, now time.Time) (bool, error)
+	// AcquireLeases is AcquireLease for any number of different names, in one transaction. It returns those that owner
+	// holds now.
+	AcquireLeases(ctx context.Context, names []string, owner string, ttl time.Duration, now time.Time) (held []string,
+		err error)
 	// LeaseOwner returns who holds the named lease, or who held it last if it has run out. It returns "" if there is
 	// none. It only reads.
 	LeaseOwner(ctx context.Context, name string) (owner string, err error)
+	// LeaseOwners is LeaseOwner for any number of names. Those without an owner are left out.
+	LeaseOwners(ctx context.Context, names []string) (owners map[string]string, err error)
 	// ReleaseLease gives the lease up if owner holds it.
 	ReleaseLease(ctx context.Context, name, owner string) error
+	// ReleaseLeases is ReleaseLease for any number of names.
+	ReleaseLeases(ctx context.Context, names []string, owner string) error
 	// DeleteExpiredLeases removes leases that ended more than age ago.
 	DeleteExpiredLeases(ctx context.Context, age time.Duration, now time.Time) (int64, error)
 }

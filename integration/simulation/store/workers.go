@@ -125,10 +125,20 @@ func (s *Store) Workers(ctx context.Context, _ time.Time) ([]store.WorkerState, 
 	return workers, err
 }
 
-// AcquireLease goes by the database's clock.
-func (s *Store) AcquireLease(ctx context.Context, name, owner string, ttl time.Duration, _ time.Time) (bool, error) {
-	held, err := store.Exec(ctx, s.Pool(ctx), s.Text(acquireLeaseSQL), name, owner, ttl.Microseconds())
-	return held == 1, base.Doing("acquire lease "+name, err)
+// AcquireLeases goes by the database's clock. Each lease has a statement, so that others come between them.
+func (s *Store) AcquireLeases(
+	ctx context.Context, names []string, owner string, ttl time.Duration, _ time.Time,
+) (held []string, err error) {
+	for _, name := range names {
+		acquired, err := store.Exec(ctx, s.Pool(ctx), s.Text(acquireLeaseSQL), name, owner, ttl.Microseconds())
+		if err != nil {
+			return nil, base.Doing("acquire lease "+name, err)
+		}
+		if acquired == 1 {
+			held = append(held, name)
+		}
+	}
+	return held, nil
 }
 
 // DeleteExpiredLeases goes by the database's clock.

@@ -25,6 +25,7 @@ type dialect interface {
 	accepting
 	Transaction(ctx context.Context, work func(gorm.ConnPool) error) error
 	AdvanceLanes(ctx context.Context, requests []store.LaneRequest, now time.Time) ([]string, error)
+	AcquireLeases(ctx context.Context, names []string, owner string, ttl time.Duration, now time.Time) ([]string, error)
 }
 
 // Statements are the texts of Common's statements.
@@ -35,7 +36,7 @@ type Statements struct {
 	AddAudit, Siblings, AcceptKeys, AcceptDelete, ReleaseWaiting string
 	DeleteMarkers, DeleteAudit, DeleteRejected                   string // get a time and a limit
 	ExpiredSizes, ExpiredMessages, ExpiredStatuses               string
-	LeaseOwner, ReleaseLease, Paused, SetPaused, SetLegacyKeys   string
+	LeaseOwners, ReleaseLeases, Paused, SetPaused, SetLegacyKeys string
 	FurthestBehind, ForgetPartitions, WorkerLives, DeleteWorkers string
 	Lanes                                                        LaneStatements
 }

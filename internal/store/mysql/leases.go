@@ -3,6 +3,7 @@ package mysql
 import (
 	"context"
 	"database/sql"
+	"slices"
 	"time"
 
 	"gorm.io/gorm"
@@ -14,15 +15,19 @@ import (
 // These statements use primary keys, or read whole tables that have only a few rows. Leases are judged by the
 // database's clock.
 const (
-	lockLeaseSQL = `SELECT owner_id = ?2, expires_at <= UTC_TIMESTAMP(6) FROM {locks} WHERE name = ?1 FOR UPDATE`
+	// Several leases are locked in the order of their names, so that no two transactions wait for each other.
+	lockLeasesSQL = `
+SELECT name, owner_id = ?2, expires_at <= UTC_TIMESTAMP(6) FROM {locks} FORCE INDEX (PRIMARY)
+WHERE name IN ({list ?1}) ORDER BY name FOR UPDATE`
 
 	insertLeaseSQL = `INSERT INTO {locks} (name, owner_id, expires_at) VALUES (?1, ?2, UTC_TIMESTAMP(6) + INTERVAL ?3 MICROSECOND)`
 
-	renewLeaseSQL = `UPDATE {locks} SET owner_id = ?2, expires_at = UTC_TIMESTAMP(6) + INTERVAL ?3 MICROSECOND WHERE name = ?1`
+	renewLeasesSQL = `
+UPDATE {locks} SET owner_id = ?2, expires_at = UTC_TIMESTAMP(6) + INTERVAL ?3 MICROSECOND WHERE name IN ({list ?1})`
 
-	leaseOwnerSQL = `SELECT owner_id FROM {locks} WHERE name = ?1`
+	leaseOwnersSQL = `SELECT name, owner_id FROM {locks} WHERE name IN ({list ?1})`
 
-	releaseLeaseSQL = `DELETE FROM {locks} WHERE name = ?1 AND owner_id = ?2`
+	releaseLeasesSQL = `DELETE FROM {locks} WHERE name IN ({list ?1}) AND owner_id = ?2`
 
 	deleteLeasesSQL = `DELETE FROM {locks} WHERE expires_at < UTC_TIMESTAMP(6) - INTERVAL ?1 MICROSECOND`
 
@@ -37,28 +42,67 @@ INSERT INTO {handlers} (handler_key, legacy_keys, updated_at) VALUES (?1, ?2, ?3
 ON DUPLICATE KEY UPDATE legacy_keys = VALUES(legacy_keys), updated_at = VALUES(updated_at)`
 )
 
-func (s *Store) AcquireLease(ctx context.Context, name, owner string, ttl time.Duration, _ time.Time) (
-	held bool, err error,
+// lockedLease is a lease that a transaction has locked.
+type lockedLease struct {
+	name      string
+	own, over bool
+}
+
+func (s *Store) AcquireLeases(ctx context.Context, names []string, owner string, ttl time.Duration, _ time.Time) (
+	held []string, err error,
 ) {
+	names = slices.Sorted(slices.Values(names))
 	err = s.retrying(ctx, func(pool gorm.ConnPool) error {
-		found, err := store.Query(ctx, pool, s.Text(lockLeaseSQL), func(rows *sql.Rows, is *[2]bool) error {
-			return rows.Scan(&is[0], &is[1])
-		}, name, owner)
+		held = nil
+		locked, err := queryAll(ctx, s, pool, lockLeasesSQL, func(rows *sql.Rows, l *lockedLease) error {
+			return rows.Scan(&l.name, &l.own, &l.over)
+		}, listOf(names), owner)
 		if err != nil {
 			return err
 		}
-		statement := insertLeaseSQL
-		if len(found) == 1 {
-			if held = found[0][0] || found[0][1]; !held {
-				return nil
-			}
-			statement = renewLeaseSQL
+		free := map[string]bool{} // by the names of leases that exist
+		for _, l := range locked {
+			free[l.name] = l.own || l.over
 		}
-		_, err = store.Exec(ctx, pool, s.Text(statement), name, owner, ttl.Microseconds())
-		held = err == nil
-		return err
+		var renewed []string
+		for _, name := range names {
+			mayRenew, exists := free[name]
+			switch {
+			case mayRenew:
+				renewed = append(renewed, name)
+			case !exists:
+				if _, err := store.Exec(ctx, pool, s.Text(insertLeaseSQL), name, owner, ttl.Microseconds()); err != nil {
+					return err
+				}
+				held = append(held, name)
+			}
+		}
+		for some := range slices.Chunk(renewed, longestList) {
+			if _, err := store.Exec(ctx, pool, s.Text(renewLeasesSQL), listOf(some), owner, ttl.Microseconds()); err != nil {
+				return err
+			}
+		}
+		held = append(held, renewed...)
+		return nil
 	})
-	return held, base.Doing("acquire lease "+name, err)
+	if err != nil {
+		held = nil
+	}
+	return held, base.Doing("acquire "+base.Leases(names), err)
+}
+
+// ReleaseLeases runs again after a deadlock with a transaction that takes some of them.
+func (s *Store) ReleaseLeases(ctx context.Context, names []string, owner string) error {
+	names = slices.Sorted(slices.Values(names))
+	err := s.retrying(ctx, func(pool gorm.ConnPool) error {
+		for some := range slices.Chunk(names, longestList) {
+			if _, err := store.Exec(ctx, pool, s.Text(releaseLeasesSQL), listOf(some), owner); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return base.Doing("release "+base.Leases(names), err)
 }
 
 func (s *Store) DeleteExpiredLeases(ctx context.Context, age time.Duration, _ time.Time) (int64, error) {

@@ -45,8 +45,8 @@ func statements() base.Statements {
 	return base.Statements{Publishing: publishingSQL, Rejected: rejectedSQL, Requests: requestsSQL,
 		AddAudit: addAuditSQL, Siblings: siblingsSQL, AcceptKeys: acceptKeysSQL,
 		DeleteAudit: deleteAuditSQL, ExpiredSizes: expiredSizesSQL, ExpiredMessages: expiredMessagesSQL,
-		ExpiredStatuses: expiredStatusesSQL, LeaseOwner: leaseOwnerSQL, ReleaseLease: releaseLeaseSQL, Paused: pausedSQL,
-		SetPaused: setPausedSQL, SetLegacyKeys: setLegacyKeysSQL, FurthestBehind: furthestBehindSQL,
+		ExpiredStatuses: expiredStatusesSQL, LeaseOwners: leaseOwnersSQL, ReleaseLeases: releaseLeasesSQL,
+		Paused: pausedSQL, SetPaused: setPausedSQL, SetLegacyKeys: setLegacyKeysSQL, FurthestBehind: furthestBehindSQL,
 		WorkerLives: workerLivesSQL, Lanes: lanesSQL}
 }
 

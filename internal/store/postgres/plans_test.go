@@ -201,9 +201,9 @@ func plansOf(t *testing.T, x explainer, rows int) []planned {
 		{"setPausedSQL", setPausedSQL, []any{"hot", true, now}, nil, 1},
 		{"setLegacyKeysSQL", setLegacyKeysSQL, []any{"hot", `["cold"]`, now}, nil, 1},
 		{"LegacyKeysSQL", base.LegacyKeysSQL, nil, nil, 1},
-		{"acquireLeaseSQL", acquireLeaseSQL, []any{"l", worker, 1000}, nil, 1},
-		{"leaseOwnerSQL", leaseOwnerSQL, []any{"l"}, nil, 1},
-		{"releaseLeaseSQL", releaseLeaseSQL, []any{"l", worker}, nil, 1},
+		{"acquireLeasesSQL", acquireLeasesSQL, []any{[]string{"l"}, worker, 1000}, nil, 10},
+		{"leaseOwnersSQL", leaseOwnersSQL, []any{[]string{"l"}}, nil, 10},
+		{"releaseLeasesSQL", releaseLeasesSQL, []any{[]string{"l"}, worker}, nil, 10},
 		{"deleteLeasesSQL", deleteLeasesSQL, []any{1000}, nil, 1},
 
 		{"expiredSQL", expiredSQL, []any{now, time.Time{}, 0, 1000, now, own, cutoffs},

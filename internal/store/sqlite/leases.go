@@ -11,15 +11,15 @@ import (
 // These statements use primary keys, or read whole tables that have only a few rows. Leases are judged by the caller's
 // clock.
 const (
-	acquireLeaseSQL = `
-INSERT INTO {locks} (name, owner_id, expires_at) VALUES (?1, ?2, ?3)
+	acquireLeasesSQL = `
+INSERT INTO {locks} (name, owner_id, expires_at) SELECT k.value, ?2, ?3 FROM json_each(?1) k WHERE true
 ON CONFLICT (name) DO UPDATE SET owner_id = excluded.owner_id, expires_at = excluded.expires_at
 WHERE owner_id = excluded.owner_id OR expires_at <= ?4
 RETURNING name`
 
-	leaseOwnerSQL = `SELECT owner_id FROM {locks} WHERE name = ?1`
+	leaseOwnersSQL = `SELECT name, owner_id FROM {locks} WHERE name IN (SELECT value FROM json_each(?1))`
 
-	releaseLeaseSQL = `DELETE FROM {locks} WHERE name = ?1 AND owner_id = ?2`
+	releaseLeasesSQL = `DELETE FROM {locks} WHERE name IN (SELECT value FROM json_each(?1)) AND owner_id = ?2`
 
 	deleteLeasesSQL = `DELETE FROM {locks} WHERE expires_at < ?1`
 
@@ -34,10 +34,12 @@ INSERT INTO {handlers} (handler_key, legacy_keys, updated_at) VALUES (?1, ?2, ?3
 ON CONFLICT (handler_key) DO UPDATE SET legacy_keys = excluded.legacy_keys, updated_at = excluded.updated_at`
 )
 
-func (s *Store) AcquireLease(ctx context.Context, name, owner string, ttl time.Duration, now time.Time) (bool, error) {
-	held, err := store.Query(ctx, s.Pool(ctx), s.Text(acquireLeaseSQL), store.Value[string], name, owner,
+func (s *Store) AcquireLeases(
+	ctx context.Context, names []string, owner string, ttl time.Duration, now time.Time,
+) ([]string, error) {
+	held, err := store.Query(ctx, s.Pool(ctx), s.Text(acquireLeasesSQL), store.Value[string], base.JSONList(names), owner,
 		store.SQLiteTime(now.Add(ttl)), store.SQLiteTime(now))
-	return len(held) == 1, base.Doing("acquire lease "+name, err)
+	return held, base.Doing("acquire "+base.Leases(names), err)
 }
 
 func (s *Store) DeleteExpiredLeases(ctx context.Context, age time.Duration, now time.Time) (int64, error) {

@@ -134,7 +134,7 @@ func TestSQLitePlans(t *testing.T) {
 		"makeCountersSQL",                                                // reads the tables, once
 		"acceptRejectedSQL", "keepGapSQL", "addMarkerSQL", "addAuditSQL", // no condition
 		// All of tables with a few rows.
-		"acquireLeaseSQL", "leaseOwnerSQL", "releaseLeaseSQL", "deleteLeasesSQL", "pausedSQL", "setPausedSQL",
+		"acquireLeasesSQL", "leaseOwnersSQL", "releaseLeasesSQL", "deleteLeasesSQL", "pausedSQL", "setPausedSQL",
 		"setLegacyKeysSQL", "LegacyKeysSQL",
 		"heartbeatSQL", "recordDrainSQL", "workerLivesSQL", "stopWorkerSQL", "workersSQL", "markReleasedSQL",
 		"deleteWorkersSQL",

@@ -50,8 +50,8 @@ func statements() base.Statements {
 		Lanes:          base.PartialLanes,
 		ReleaseWaiting: releaseWaitingSQL, DeleteMarkers: deleteMarkersSQL, DeleteAudit: deleteAuditSQL,
 		DeleteRejected: deleteRejectedSQL, ExpiredSizes: expiredSizesSQL, ExpiredMessages: expiredMessagesSQL,
-		ExpiredStatuses: expiredStatusesSQL, LeaseOwner: leaseOwnerSQL, ReleaseLease: releaseLeaseSQL, Paused: pausedSQL,
-		SetPaused: setPausedSQL, SetLegacyKeys: setLegacyKeysSQL, FurthestBehind: furthestBehindSQL,
+		ExpiredStatuses: expiredStatusesSQL, LeaseOwners: leaseOwnersSQL, ReleaseLeases: releaseLeasesSQL,
+		Paused: pausedSQL, SetPaused: setPausedSQL, SetLegacyKeys: setLegacyKeysSQL, FurthestBehind: furthestBehindSQL,
 		ForgetPartitions: forgetPartitionsSQL, WorkerLives: workerLivesSQL, DeleteWorkers: deleteWorkersSQL}
 }
 

@@ -1,6 +1,8 @@
 package storetest
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -153,6 +155,52 @@ var leaseTests = []test{
 			return err
 		}))
 		require.Equal(s, 1, len(slices.DeleteFunc(held, func(h bool) bool { return !h })))
+	}},
+	{"several leases are taken, renewed and released together", func(s *suite) {
+		a, b := uuid.NewString(), uuid.NewString()
+		acquire := func(owner string, now time.Time, names ...string) []string {
+			held, err := s.store.AcquireLeases(s.ctx, names, owner, time.Minute, now)
+			require.NoError(s, err)
+			return slices.Sorted(slices.Values(held))
+		}
+		require.Equal(s, []string{"p", "q"}, acquire(a, noon, "q", "p"))
+		require.Equal(s, []string{"r"}, acquire(b, noon, "p", "r", "q"))
+		require.Equal(s, []string{"p", "q"}, acquire(a, noon, "r", "q", "p"), "its own are renewed")
+		owners, err := s.store.LeaseOwners(s.ctx, []string{"r", "p", "none"})
+		require.NoError(s, err)
+		require.Equal(s, map[string]string{"p": a, "r": b}, owners)
+		require.NoError(s, s.store.ReleaseLeases(s.ctx, []string{"q", "r"}, a))
+		require.Empty(s, s.leaseOwner("q"))
+		require.Equal(s, b, s.leaseOwner("r"), "not its own")
+		later := s.endLeases()
+		require.Equal(s, []string{"p", "q", "r"}, acquire(b, later, "p", "q", "r"), "expired, free and its own")
+		many := make([]string, 1200)
+		for i := range many {
+			many[i] = fmt.Sprintf("many:%04d", i)
+		}
+		require.Equal(s, many, acquire(a, later, many...))
+		require.Equal(s, many, acquire(a, later, many...))
+		require.NoError(s, s.store.ReleaseLeases(s.ctx, many, a))
+		owners, err = s.store.LeaseOwners(s.ctx, many)
+		require.NoError(s, err)
+		require.Empty(s, owners)
+	}},
+	{"concurrent callers share several leases, each has one owner", func(s *suite) {
+		names := []string{"a", "b", "c", "d", "e", "f", "g", "h"}
+		held := make([][]string, 20)
+		s.noErrors(racetest.Together(len(held), func(i int) (err error) {
+			mixed := slices.Clone(names)
+			rand.Shuffle(len(mixed), func(i, j int) { mixed[i], mixed[j] = mixed[j], mixed[i] })
+			owner := uuid.NewString()
+			held[i], err = s.store.AcquireLeases(s.ctx, mixed, owner, time.Minute, noon)
+			if err == nil && i%2 == 0 {
+				err = s.store.ReleaseLeases(s.ctx, mixed, owner)
+				held[i] = nil
+			}
+			return err
+		}))
+		all := slices.Concat(held...)
+		require.Len(s, slices.Compact(slices.Sorted(slices.Values(all))), len(all))
 	}},
 	{"leases that expired long ago are pruned, others stay", func(s *suite) {
 		require.True(s, s.acquire("old", uuid.NewString(), time.Minute, noon))
