@@ -21,8 +21,10 @@ func open(t *testing.T, args ...string) (*Running, Settings) {
 	t.Helper()
 	s, _, err := command.Parse(append([]string{"-addr", ":0"}, args...), io.Discard)
 	require.NoError(t, err)
-	r, err := Open(t.Context(), demotest.Environment(t, command.Name, ""), s)
+	env := demotest.Environment(t, command.Name, "")
+	r, err := Open(t.Context(), env, s)
 	require.NoError(t, err)
+	require.NoError(t, r.Start(t.Context(), env, s))
 	t.Cleanup(func() { require.NoError(t, r.Stop(context.Background())) })
 	return r, s
 }
