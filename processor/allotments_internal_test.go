@@ -393,3 +393,10 @@ func TestTakenPortionOfARateBeginsWithoutTokens(t *testing.T) {
 	require.EqualValues(t, 1, b.size)
 	require.Equal(t, 1, b.Ready(), "it passed the other part of the burst on")
 }
+
+func TestPortionThatCallsUseIsNotReleased(t *testing.T) {
+	t.Parallel()
+	l := &fleetLimit{calls: []int{1, 1}, held: []bool{true, true}, target: 1}
+	require.Empty(t, l.surplus(2))
+	require.Len(t, l.surplus(1), 1)
+}

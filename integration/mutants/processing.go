@@ -393,6 +393,6 @@ var processingMutants = []mutant{
 		In:      "fleetLimit.surplus",
 		Old:     "l.held[i] && l.calls[i] <= spare",
 		New:     "l.held[i]",
-		Test:    test{Package: "./processor", Run: "^TestCallsOfAllWorkersNeverExceedTheLimit$"},
+		Test:    test{Package: "./processor", Run: "^TestPortionThatCallsUseIsNotReleased$"},
 	},
 }
