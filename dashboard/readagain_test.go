@@ -18,16 +18,6 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// reading is an application that reads topics again as a test says.
-type reading struct {
-	ops.Live
-	read func(context.Context, envelope.ReadAgain) (envelope.ReadAgainResult, error)
-}
-
-func (l reading) ReadAgain(ctx context.Context, r envelope.ReadAgain) (envelope.ReadAgainResult, error) {
-	return l.read(ctx, r)
-}
-
 // TestTopicIsReadAgainAfterACount proves contract 7.11 and 11.4: a period is counted first, reading is followed,
 // stopped by those who may start it, and continued with what is left.
 func TestTopicIsReadAgainAfterACount(t *testing.T) {
@@ -37,7 +27,7 @@ func TestTopicIsReadAgainAfterACount(t *testing.T) {
 		asked := make(chan envelope.ReadAgain, 10)
 		var err error
 		r.ops, err = r.ib.Ops(func(o *ops.Options) {
-			o.Live = reading{o.Live, func(ctx context.Context, q envelope.ReadAgain) (envelope.ReadAgainResult, error) {
+			o.Live = inboxtest.Reading{Live: o.Live, Read: func(ctx context.Context, q envelope.ReadAgain) (envelope.ReadAgainResult, error) {
 				asked <- q
 				switch {
 				case q.DryRun:

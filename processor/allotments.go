@@ -58,7 +58,7 @@ type fleetLimit struct {
 
 	held []bool // by portion; guarded by allotments.changing, like the following fields
 	// unreleased are portions that are not held and that the database may still give to the owner, because a response
-	// was lost. They are released before they are taken again: a release that is still on its way would free them then.
+	// was lost. They are released before they are taken again, because a late release would free a portion in use.
 	unreleased []bool
 	// target is how many portions the owner should hold.
 	target int

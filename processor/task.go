@@ -99,12 +99,12 @@ func (t *task) deliver(ctx context.Context, sealer sealing.Sealer) error {
 		return &attempt.Unrecoverable{Reason: fmt.Errorf("message %q: %w", t.claim.MessageID, err)}
 	}
 	content, err := sealer.Open(ctx, sealing.IdentityOf(m, parsed.Channel), seal, m.Content)
-	if errors.As(err, new(*sealing.MissingError)) {
-		return &attempt.Cut{Reason: fmt.Errorf("message %q: %w", t.claim.MessageID, err), Shown: true,
-			Delay: min(sealerDelay, t.policy.maxRetryDelay)}
-	}
 	if err != nil {
-		return fmt.Errorf("message %q: %w", t.claim.MessageID, err)
+		err = fmt.Errorf("message %q: %w", t.claim.MessageID, err)
+		if errors.As(err, new(*sealing.MissingError)) {
+			return &attempt.Cut{Reason: err, Shown: true, Delay: min(sealerDelay, t.policy.maxRetryDelay)}
+		}
+		return err
 	}
 	t.SetDelivery(handler.Delivery{
 		Metadata: handler.Metadata{

@@ -14,16 +14,6 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// reading is an application that reads topics again as a test says.
-type reading struct {
-	ops.Live
-	read func(context.Context, envelope.ReadAgain) (envelope.ReadAgainResult, error)
-}
-
-func (l reading) ReadAgain(ctx context.Context, r envelope.ReadAgain) (envelope.ReadAgainResult, error) {
-	return l.read(ctx, r)
-}
-
 // TestTopicIsReadAgainByRequest proves contract 7.11 and 11.1: a request ends after --max records or with an error, and
 // the next command goes on with what it has left.
 func TestTopicIsReadAgainByRequest(t *testing.T) {
@@ -31,7 +21,7 @@ func TestTopicIsReadAgainByRequest(t *testing.T) {
 		r := newRig(t, d)
 		asked := make(chan envelope.ReadAgain, 100)
 		application, err := r.ib.Ops(func(o *ops.Options) {
-			o.Live = reading{o.Live, func(_ context.Context, q envelope.ReadAgain) (envelope.ReadAgainResult, error) {
+			o.Live = inboxtest.Reading{Live: o.Live, Read: func(_ context.Context, q envelope.ReadAgain) (envelope.ReadAgainResult, error) {
 				asked <- q
 				at := envelope.Range{Partition: 3, To: 5, Log: "log"} // the topic has five records
 				if len(q.Ranges) > 0 {

@@ -518,8 +518,7 @@ func TestSilentBrokerFailsTheCallWithinItsTimeouts(t *testing.T) {
 	eventuallyPublished(t, p, keyed("k", "2"))
 }
 
-// TestSilentBrokersFailACallOnce has more partitions than may have a request at once: those whose turn has not come are
-// not tried.
+// TestSilentBrokersFailACallOnce has more partitions than may have a request at once: the others are not tried.
 func TestSilentBrokersFailACallOnce(t *testing.T) {
 	t.Parallel()
 	k := kafkatest.Start(t, kafkatest.Topic(topic, 30))

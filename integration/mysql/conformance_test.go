@@ -51,24 +51,22 @@ func openOn(t testing.TB, variable string) *gorm.DB {
 }
 
 // server implements storetest.Server.
-type server struct {
-	read    time.Time // when waiting was read
-	waiting int
-}
+type server struct{ read time.Time }
 
 // refreshed is after which time without a reader the server reads its transactions anew.
 const refreshed = 150 * time.Millisecond
 
-// Waiting counts what waits for a row's lock or in a trigger. Between two readings it repeats the answer.
-func (m *server) Waiting(db *gorm.DB) (int, error) {
+// Waiting counts what waits for a row's lock or in a trigger. It is 0 where the server would still answer with what was
+// true at the last reading: of an earlier wait, perhaps.
+func (m *server) Waiting(db *gorm.DB) (waiting int, err error) {
 	if time.Since(m.read) < refreshed {
-		return m.waiting, nil
+		return 0, nil
 	}
-	err := db.Raw(`SELECT (SELECT COUNT(*) FROM information_schema.innodb_trx t JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id
+	err = db.Raw(`SELECT (SELECT COUNT(*) FROM information_schema.innodb_trx t JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id
 			WHERE t.trx_state = 'LOCK WAIT' AND p.db = DATABASE())
-		+ (SELECT COUNT(*) FROM information_schema.processlist WHERE state = 'User lock' AND db = DATABASE())`).Scan(&m.waiting).Error
+		+ (SELECT COUNT(*) FROM information_schema.processlist WHERE state = 'User lock' AND db = DATABASE())`).Scan(&waiting).Error
 	m.read = time.Now()
-	return m.waiting, err
+	return waiting, err
 }
 
 var gates atomic.Int64
