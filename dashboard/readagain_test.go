@@ -27,7 +27,9 @@ func TestTopicIsReadAgainAfterACount(t *testing.T) {
 		asked := make(chan envelope.ReadAgain, 10)
 		var err error
 		r.ops, err = r.ib.Ops(func(o *ops.Options) {
-			o.Live = inboxtest.Reading{Live: o.Live, Read: func(ctx context.Context, q envelope.ReadAgain) (envelope.ReadAgainResult, error) {
+			o.Live = inboxtest.Reading{Live: o.Live, Read: func(
+				ctx context.Context, q envelope.ReadAgain,
+			) (envelope.ReadAgainResult, error) {
 				asked <- q
 				switch {
 				case q.DryRun:

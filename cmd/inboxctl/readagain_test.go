@@ -21,7 +21,9 @@ func TestTopicIsReadAgainByRequest(t *testing.T) {
 		r := newRig(t, d)
 		asked := make(chan envelope.ReadAgain, 100)
 		application, err := r.ib.Ops(func(o *ops.Options) {
-			o.Live = inboxtest.Reading{Live: o.Live, Read: func(_ context.Context, q envelope.ReadAgain) (envelope.ReadAgainResult, error) {
+			o.Live = inboxtest.Reading{Live: o.Live, Read: func(
+				_ context.Context, q envelope.ReadAgain,
+			) (envelope.ReadAgainResult, error) {
 				asked <- q
 				at := envelope.Range{Partition: 3, To: 5, Log: "log"} // the topic has five records
 				if len(q.Ranges) > 0 {
