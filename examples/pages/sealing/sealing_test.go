@@ -5,6 +5,7 @@ import (
 	"context"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -19,7 +20,9 @@ import (
 type rig struct {
 	*fxtest.Kit
 	sealer handler.Sealer
-	got    []string
+
+	mu  sync.Mutex
+	got []string
 }
 
 // Seal and Open call the present Sealer.
@@ -36,6 +39,8 @@ func newRig(t *testing.T, sealer handler.Sealer) *rig {
 	r := &rig{sealer: sealer}
 	r.Kit = fxtest.New(t, sealed(r), inbox.Channel("c", inbox.On("t", inbox.Func("h",
 		func(_ context.Context, m handler.Message[[]byte]) error {
+			r.mu.Lock()
+			defer r.mu.Unlock()
 			r.got = append(r.got, string(m.Payload))
 			return nil
 		}))))
