@@ -1,7 +1,8 @@
 // Command testreport reads the output of `go test -json` and prints one line
 // for each test and package as `go test -v` has it, everything that a failed
-// one said, and at the end how many there were and what was left out. It exits
-// with 1 when a test or package failed, or when no test passed.
+// one said, and at the end what failed once more, how many there were and what
+// was left out. It exits with 1 when a test or package failed, or when no test
+// passed.
 //
 //	go test -json ./... | testreport
 //
@@ -49,11 +50,16 @@ type report struct {
 	passed, failed, skipped int
 	brokenPackages          int
 	leftOut                 map[string]bool // what the skipped tests were about
+	failures                []string        // a line for each failed test without subtests that failed, and what it said last
+	failedWithin            map[string]bool // tests with a subtest that failed, by package and test
 }
+
+// lastWords is how many lines of a failed test are repeated at the end.
+const lastWords = 12
 
 func newReport(out io.Writer) *report {
 	return &report{out: out, said: map[string][]string{}, late: map[string][]string{}, running: map[string]bool{},
-		leftOut: map[string]bool{}}
+		leftOut: map[string]bool{}, failedWithin: map[string]bool{}}
 }
 
 func (r *report) read(in io.Reader) error {
@@ -107,7 +113,7 @@ func (r *report) endTest(e event) {
 		r.keepLate(e)
 	case "fail":
 		r.failed++
-		r.quote(e)
+		r.repeat(e, r.quote(e))
 	case "skip":
 		r.skipped++
 		r.leftOut[r.reason(e)] = true
@@ -125,17 +131,32 @@ func (r *report) reason(e event) string {
 	return e.Test
 }
 
-// quote prints what a test said itself, without go test's own lines about it.
-func (r *report) quote(e event) {
+// quote prints and returns what a test said itself, without go test's own lines about it.
+func (r *report) quote(e event) (said []string) {
 	for _, line := range r.said[e.Package+"\x00"+e.Test] {
 		if text := strings.TrimSpace(line); !strings.HasPrefix(text, "--- ") && !strings.HasPrefix(text, "=== ") {
 			fmt.Fprint(r.out, line)
+			said = append(said, line)
 		}
 	}
+	return said
 }
 
-// endPackage prints the package's own line. A package that fails may have
-// crashed: then its last words count, and tests that never ended have failed.
+// repeat keeps a failure for the end, where it is found among thousands of lines. A subtest ends before its test:
+// what failed by its subtests alone is not repeated.
+func (r *report) repeat(e event, said []string) {
+	for at := range e.Test {
+		if e.Test[at] == '/' {
+			r.failedWithin[e.Package+"\x00"+e.Test[:at]] = true
+		}
+	}
+	if r.failedWithin[e.Package+"\x00"+e.Test] {
+		return
+	}
+	r.failures = append(r.failures, fmt.Sprintf("FAILED: %s %s\n%s", e.Package, e.Test,
+		strings.Join(said[max(0, len(said)-lastWords):], "")))
+}
+
 // keepLate keeps what came in the name of a test after its end: go test gives what a
 // dying process says to the test that it named last.
 func (r *report) keepLate(e event) {
@@ -146,6 +167,8 @@ func (r *report) keepLate(e event) {
 	r.late[e.Package] = append(r.late[e.Package], lines[ended+1:]...)
 }
 
+// endPackage prints the package's own line. A package that fails may have
+// crashed: then its last words count, and tests that never ended have failed.
 func (r *report) endPackage(e event) {
 	for key := range r.running {
 		if name, ok := strings.CutPrefix(key, e.Package+"\x00"); ok && name != "" {
@@ -168,8 +191,9 @@ func (r *report) endPackage(e event) {
 	}
 }
 
-// close prints the count and says whether all is well.
+// close prints what failed and the count, and says whether all is well.
 func (r *report) close() bool {
+	fmt.Fprint(r.out, strings.Join(r.failures, ""))
 	fmt.Fprintf(r.out, "tests: %d passed, %d failed", r.passed, r.failed)
 	if r.brokenPackages > 0 {
 		fmt.Fprintf(r.out, ", %d packages failed", r.brokenPackages)

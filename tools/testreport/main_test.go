@@ -28,6 +28,12 @@ func TestReportOfRealRuns(t *testing.T) {
 			want: []string{"--- FAIL: TestA (", "the reason", "--- PASS: TestB (", "FAIL\texample.com/p",
 				"tests: 1 passed, 1 failed, 1 packages failed, 0 left out\n"},
 		},
+		"failing within": {
+			tests: head + "func TestA(t *testing.T) { t.Run(\"b\", func(t *testing.T) { t.Error(\"the reason\") }) }\nfunc TestC(t *testing.T) {}\n",
+			want: []string{"FAILED: example.com/p TestA/b\n    p_test.go:5: the reason\n" +
+				"tests: 1 passed, 2 failed, 1 packages failed, 0 left out\n"},
+			unsaid: []string{"FAILED: example.com/p TestA\n"},
+		},
 		"left out": {
 			tests: head +
 				"func TestA(t *testing.T) { t.Skip(\"LEFT OUT: Redis (no redis-server)\") }\nfunc TestB(t *testing.T) {}\n" +
