@@ -33,6 +33,7 @@ const (
 	actionRerun          Action = "rerun"
 	actionReleaseClaim   Action = "release_claim"
 	ActionCancel         Action = "cancel" // records the request, like those of partitions
+	ActionCancelRequest  Action = "cancel_request"
 	actionDelete         Action = "delete"
 	ActionReplay         Action = "replay"
 	ActionBackfill       Action = "backfill"
@@ -52,7 +53,7 @@ const (
 // Actions returns all actions.
 func Actions() []Action {
 	return []Action{ActionView, actionViewRejected, ActionRetry, ActionDiscard, ActionReschedule, actionRerun,
-		actionReleaseClaim, ActionCancel, actionDelete, ActionReplay, ActionBackfill, ActionReAccept, ActionReadAgain,
+		actionReleaseClaim, ActionCancel, ActionCancelRequest, actionDelete, ActionReplay, ActionBackfill, ActionReAccept, ActionReadAgain,
 		actionDeleteRejected, ActionPause, actionResume, actionResumePartition, actionSkipRecord, actionForgetTopic,
 		ActionCleanup, actionDenied}
 }

@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"gorm.io/gorm"
@@ -39,7 +40,8 @@ type Ops struct {
 	processes
 	auditLog
 	workerRequests
-	db *gorm.DB
+	db       *gorm.DB
+	underWay sync.Map // from the ID of each request that this process carries out to its context.CancelCauseFunc
 }
 
 // The subjects of Ops. Each has its methods in a few files.

@@ -27,10 +27,10 @@ type workerRequests struct{ messageViews }
 // Request is what an operator has requested of a living worker, and what came of it.
 type Request struct {
 	ID string
-	// Kind is ActionCancel, ActionBackfill, ActionCleanup, ActionReplay or ActionReadAgain.
+	// Kind is ActionCancel, ActionCancelRequest, ActionBackfill, ActionCleanup, ActionReplay or ActionReadAgain.
 	Kind Action
-	// Target is the handler key, or for a replay or reading again the channel, that the worker must have; empty for a
-	// cleanup.
+	// Target is the handler key, or for a replay or reading again the channel, that the worker must have; the request to
+	// cancel; or empty for a cleanup.
 	Target      string
 	Actor       Actor
 	RequestedAt time.Time
@@ -271,6 +271,45 @@ func (o workerRequests) AwaitRequest(ctx context.Context, id string) (Request, e
 	}
 }
 
+// CancelRequest ends a request early. One that no process has taken ends at once. That one's process, otherwise, ends
+// it within about a heartbeat: it keeps what it has done until then, and has it as its Result. AwaitRequest of the
+// cancelled request waits for that; its Problem then begins "cancelled by". ErrNotFound means that there is no such
+// request, ErrStale that it has ended or expired. A request to cancel a call ends by itself.
+func (o workerRequests) CancelRequest(ctx context.Context, actor Actor, id string) error {
+	r, err := o.Request(ctx, id)
+	if err != nil {
+		return fmt.Errorf("%s: %w", ActionCancelRequest, err)
+	}
+	now, err := o.Now(ctx)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s: %w", ActionCancelRequest, err)
+	case !r.EndedAt.IsZero():
+		return fmt.Errorf("%s %s: %w: it has ended", ActionCancelRequest, r.ID, ErrStale)
+	case r.TakenBy == "" && !r.RequestedAt.After(now.Add(-requestsLast)):
+		return fmt.Errorf("%s %s: %w: it has expired", ActionCancelRequest, r.ID, ErrStale)
+	case r.TakenBy == "": // Who takes it carries it out: here, nobody does.
+		err = o.audited(ctx, actor, ActionCancelRequest, "request "+r.ID, func(ctx context.Context, tx *gorm.DB) (any, error) {
+			pool := tx.Statement.ConnPool
+			taken, err := o.store.TakeRequest(ctx, pool, r.ID, "operator "+string(actor), now.Add(-requestsLast), now)
+			if err == nil && !taken {
+				err = errNothing
+			}
+			if err == nil {
+				err = o.store.EndRequest(ctx, pool, r.ID, "", cancelledBy(actor), now)
+			}
+			return map[string]string{"event": "cancelled"}, err
+		})
+		if !errors.Is(err, errNothing) {
+			return err
+		}
+	}
+	_, err = o.requestWorker(ctx, actor, ActionCancelRequest, r.ID, "request "+r.ID, struct{}{}, nil)
+	return err
+}
+
+func cancelledBy(actor Actor) string { return "cancelled by operator " + string(actor) }
+
 // servedPage is how many requests are read at a time.
 const servedPage = 100
 
@@ -322,6 +361,15 @@ func (o *Ops) serving(r models.Request, now time.Time, channels []string,
 	switch kind := Action(r.Kind); {
 	case kind == ActionCancel:
 		return o.cancelling(r, now)
+	case kind == ActionCancelRequest:
+		end, found := o.underWay.Load(r.Target)
+		if !found {
+			return nil
+		}
+		return func(context.Context) (any, error) {
+			end.(context.CancelCauseFunc)(errors.New(cancelledBy(Actor(r.Actor))))
+			return map[string]bool{"cancelled": true}, nil
+		}
 	case kind == ActionCleanup:
 		return func(ctx context.Context) (any, error) { return o.Cleanup(ctx, Actor(r.Actor)) }
 	case kind == ActionBackfill && o.has(r.Target):
@@ -418,11 +466,17 @@ func (o *Ops) serve(ctx context.Context, r models.Request, by string, do func(co
 	if err != nil || !taken {
 		return err
 	}
+	working, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	o.underWay.Store(r.ID, end)
+	defer o.underWay.Delete(r.ID)
 	var result any
 	text, problem := []byte(nil), ""
-	if err = routine.Protect(r.Kind, func() (err error) { result, err = do(ctx); return err }); err != nil {
+	if err = routine.Protect(r.Kind, func() (err error) { result, err = do(working); return err }); err != nil {
 		if ctx.Err() != nil {
 			err = fmt.Errorf("%s stopped meanwhile: %w", by, err)
+		} else if working.Err() != nil {
+			err = fmt.Errorf("%w: %w", context.Cause(working), err)
 		}
 		problem = store.SanitizeError(o.redactor.Error(redact.Value{}, err.Error()))
 	}

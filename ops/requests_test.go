@@ -367,6 +367,52 @@ func TestStopEndsWhatIsCarriedOutAndSaysSo(t *testing.T) {
 	})
 }
 
+// TestCancelledRequestEndsAndKeepsItsResult proves contract 11.1.
+func TestCancelledRequestEndsAndKeepsItsResult(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		began := make(chan struct{}, 10)
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.Cleanup.Retention = time.Nanosecond
+			o.Archive = func(ctx context.Context, _ []cleanup.Archived) error {
+				began <- struct{}{}
+				<-ctx.Done()
+				return ctx.Err()
+			}
+		}), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		o, err := ops.New(d.DB, patient)
+		require.NoError(t, err)
+		inboxtest.Start(t, ib)
+		inboxtest.Accept(t, ib, "1")
+		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "it to complete")
+		id, err := o.RequestCleanup(t.Context(), ada)
+		require.NoError(t, err)
+		inboxtest.Receive(t, began, "the cleanup")
+		require.NoError(t, o.CancelRequest(t.Context(), ada, id))
+		ended, err := o.AwaitRequest(t.Context(), id)
+		require.ErrorIs(t, err, ops.ErrRequestFailed)
+		require.True(t, strings.HasPrefix(ended.Problem, "cancelled by operator ada: "), ended.Problem)
+		require.NotEmpty(t, ended.Result, "the counts so far")
+		require.ErrorIs(t, o.CancelRequest(t.Context(), ada, id), ops.ErrStale)
+
+		// No process has taken it, and none does afterwards.
+		waiting, err := o.RequestBackfill(t.Context(), ada, "of another program", time.Now(), time.Time{}, ops.Bulk{})
+		require.NoError(t, err)
+		require.NoError(t, o.CancelRequest(t.Context(), ada, waiting))
+		ended, err = o.Request(t.Context(), waiting)
+		require.NoError(t, err)
+		require.Equal(t, "cancelled by operator ada", ended.Problem)
+		require.False(t, ended.EndedAt.IsZero())
+		require.ErrorIs(t, o.CancelRequest(t.Context(), ada, waiting), ops.ErrStale)
+		expired := storeRequest(t, d, ops.ActionBackfill, "of another program", `{}`, 2*time.Hour)
+		require.ErrorIs(t, o.CancelRequest(t.Context(), ada, expired), ops.ErrStale)
+		require.ErrorIs(t, o.CancelRequest(t.Context(), ada, uuid.Nil.String()), ops.ErrNotFound)
+		audit, err := o.Audit(t.Context(), ops.AuditFilter{Action: ops.ActionCancelRequest}, "", 10)
+		require.NoError(t, err)
+		require.Len(t, audit.Items, 2)
+		require.Equal(t, "request "+waiting, audit.Items[0].Target)
+	})
+}
+
 // TestPayloadOfAReplayDoesNotOutliveItsRequest: the message may be deleted, and a poll must not read it each time.
 func TestPayloadOfAReplayDoesNotOutliveItsRequest(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {

@@ -34,10 +34,10 @@ channels are refused.
 
 ` + requestHelp + `
 
-The result counts records and messages. A request shows no progress and cannot be
-cancelled, but it ends after --max records, also with --dry-run. If more is left, the
-command says so and the result has it, also after an error: to go on, give --after and
-the request's ID instead of --from.
+The result counts records and messages. A request shows no progress, but it ends after
+--max records, also with --dry-run, and by "inboxctl request ID --cancel". If more is
+left, the command says so and the result has it, also after an error: to go on, give
+--after and the request's ID instead of --from.
 
 JSON: ops.Request, whose result is an envelope.ReadAgainResult.`,
 		Example: `  inboxctl read-again shop --topic orders --from 2026-03-01 --to 2h --dry-run

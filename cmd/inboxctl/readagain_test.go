@@ -51,7 +51,11 @@ func TestTopicIsReadAgainByRequest(t *testing.T) {
 		late := r.run(command("--from", "1h", "--wait", "1ms")...)
 		require.Equal(t, exitNotYet, late.code, late.errOut)
 		require.Contains(t, late.errOut, "no living worker that can do it has taken it")
-		inboxtest.Exec(t, d.DB, "DELETE FROM inbox_requests")
+		var waiting struct{ ID, Problem string }
+		late.json(&waiting)
+		r.done("request", waiting.ID, "--cancel", "--wait", "1m", "-o", "json").json(&waiting)
+		require.Equal(t, "cancelled by operator alice", waiting.Problem)
+		require.NotZero(t, r.run("request", waiting.ID, "--cancel").code, "it has ended")
 
 		ctx, stop := context.WithCancel(t.Context())
 		served := make(chan struct{})

@@ -87,21 +87,36 @@ func (a *app) finish(ctx context.Context, o *ops.Ops, id string, wait time.Durat
 }
 
 func newRequest(a *app) *cobra.Command {
+	var cancel bool
 	var wait time.Duration
 	cmd := &cobra.Command{
 		Use: "request ID", Short: "A request to the application, and what came of it",
 		Long: `Shows what "inboxctl cancel", "backfill", "replay", "read-again" or
 "cleanup --application" has requested, which process has taken it, and its result.
-With --wait it waits for the end.
+With --wait it waits for the end. With --cancel it ends the request early: at once, or
+within about a heartbeat (5s) if a process has taken it, which keeps what it has done.
 
 JSON: ops.Request, whose result is an object.`,
-		Example: `  inboxctl request 0197a1c2-5b1e-7c3a-9d53-0a3c5c8f2f11 --wait 1m`,
-		Args:    oneArg("request ID"), RunE: func(cmd *cobra.Command, args []string) error {
-			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
-				return a.finish(ctx, o, args[0], wait)
+		Example: `  inboxctl request 0197a1c2-5b1e-7c3a-9d53-0a3c5c8f2f11 --wait 1m
+  inboxctl request 0197a1c2-5b1e-7c3a-9d53-0a3c5c8f2f11 --cancel --wait 1m`,
+		Args: oneArg("request ID"), RunE: func(cmd *cobra.Command, args []string) error {
+			if !cancel {
+				return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
+					return a.finish(ctx, o, args[0], wait)
+				})
+			}
+			return a.audited(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
+				if err := o.CancelRequest(ctx, a.who(), args[0]); err != nil {
+					return err
+				}
+				if err := a.finish(ctx, o, args[0], wait); !errors.Is(err, ops.ErrRequestFailed) {
+					return err
+				}
+				return nil // its problem is that it was cancelled
 			})
 		},
 	}
+	cmd.Flags().BoolVar(&cancel, "cancel", false, "end it early")
 	bindWait(cmd, &wait, 0)
 	return cmd
 }

@@ -299,9 +299,9 @@ func (e *Engine) reAcceptRequestedUntilStopped(ctx context.Context) {
 	})
 }
 
-// cancelRequestedUntilStopped cancels, at intervals, the calls of this process that operators want to end.
+// cancelRequestedUntilStopped cancels, at intervals, the calls and requests of this process that operators want to end.
 func (e *Engine) cancelRequestedUntilStopped(ctx context.Context) {
-	e.serveUntilStopped(ctx, "reading requests to cancel calls", nil, ops.ActionCancel)
+	e.serveUntilStopped(ctx, "reading requests to cancel", nil, ops.ActionCancel, ops.ActionCancelRequest)
 }
 
 // serveRequestedUntilStopped does, at intervals, what operators have requested of any process that can. One that takes
