@@ -56,9 +56,8 @@ func (o statusActions) ReadAgain(
 
 // RequestReadAgain requests a ReadAgain of a living worker that consumes the channel from Kafka. Progress is not
 // reported: a request with MaxRecords ends early, as one does by CancelRequest, and the next one can have the result's
-// Left as Ranges. It needs only
-// the tables, and returns the ID of the request, see AwaitRequest, or ErrBadInput. The worker's error is the request's
-// Problem, beside the Result so far.
+// Left as Ranges. It needs only the tables, and returns the ID of the request, see AwaitRequest, or ErrBadInput. The
+// worker's error is the request's Problem, beside the Result so far.
 func (o workerRequests) RequestReadAgain(ctx context.Context, actor Actor, r envelope.ReadAgain) (
 	requestID string, err error,
 ) {
