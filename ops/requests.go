@@ -271,44 +271,29 @@ func (o workerRequests) AwaitRequest(ctx context.Context, id string) (Request, e
 	}
 }
 
-// CancelRequest ends a request early. One that no process has taken ends at once. That one's process, otherwise, ends
-// it within about a heartbeat: it keeps what it has done until then, and has it as its Result. AwaitRequest of the
-// cancelled request waits for that; its Problem then begins "cancelled by". ErrNotFound means that there is no such
-// request, ErrStale that it has ended or expired. A request to cancel a call ends by itself.
+// CancelRequest ends a request early. Its process does that within about a heartbeat, or any of the inbox if none has
+// taken it yet. What was done until then stays done, and is its Result. AwaitRequest of the cancelled request waits for
+// that; its Problem then begins "cancelled by". ErrNotFound means that there is no such request, ErrStale that it has
+// ended or expired.
 func (o workerRequests) CancelRequest(ctx context.Context, actor Actor, id string) error {
 	r, err := o.Request(ctx, id)
-	if err != nil {
-		return fmt.Errorf("%s: %w", ActionCancelRequest, err)
+	var now time.Time
+	if err == nil {
+		now, err = o.Now(ctx)
 	}
-	now, err := o.Now(ctx)
 	switch {
 	case err != nil:
-		return fmt.Errorf("%s: %w", ActionCancelRequest, err)
 	case !r.EndedAt.IsZero():
-		return fmt.Errorf("%s %s: %w: it has ended", ActionCancelRequest, r.ID, ErrStale)
+		err = fmt.Errorf("request %s: %w: it has ended", r.ID, ErrStale)
 	case r.TakenBy == "" && !r.RequestedAt.After(now.Add(-requestsLast)):
-		return fmt.Errorf("%s %s: %w: it has expired", ActionCancelRequest, r.ID, ErrStale)
-	case r.TakenBy == "": // Who takes it carries it out: here, nobody does.
-		err = o.audited(ctx, actor, ActionCancelRequest, "request "+r.ID, func(ctx context.Context, tx *gorm.DB) (any, error) {
-			pool := tx.Statement.ConnPool
-			taken, err := o.store.TakeRequest(ctx, pool, r.ID, "operator "+string(actor), now.Add(-requestsLast), now)
-			if err == nil && !taken {
-				err = errNothing
-			}
-			if err == nil {
-				err = o.store.EndRequest(ctx, pool, r.ID, "", cancelledBy(actor), now)
-			}
-			return map[string]string{"event": "cancelled"}, err
-		})
-		if !errors.Is(err, errNothing) {
-			return err
-		}
+		err = fmt.Errorf("request %s: %w: it has expired", r.ID, ErrStale)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", ActionCancelRequest, err)
 	}
 	_, err = o.requestWorker(ctx, actor, ActionCancelRequest, r.ID, "request "+r.ID, struct{}{}, nil)
 	return err
 }
-
-func cancelledBy(actor Actor) string { return "cancelled by operator " + string(actor) }
 
 // servedPage is how many requests are read at a time.
 const servedPage = 100
@@ -342,6 +327,11 @@ func (o *Ops) ServeRequests(ctx context.Context, by string, channels []string, k
 			}
 			at, id = r.RequestedAt, r.ID
 			serve := o.serving(r, now, channels)
+			if Action(r.Kind) == ActionCancelRequest {
+				if serve, err = o.cancellingRequest(ctx, r, now); err != nil {
+					return fmt.Errorf("request %s to %s: %w", r.ID, r.Kind, err)
+				}
+			}
 			if serve == nil {
 				continue // another process may be able to
 			}
@@ -361,15 +351,6 @@ func (o *Ops) serving(r models.Request, now time.Time, channels []string,
 	switch kind := Action(r.Kind); {
 	case kind == ActionCancel:
 		return o.cancelling(r, now)
-	case kind == ActionCancelRequest:
-		end, found := o.underWay.Load(r.Target)
-		if !found {
-			return nil
-		}
-		return func(context.Context) (any, error) {
-			end.(context.CancelCauseFunc)(errors.New(cancelledBy(Actor(r.Actor))))
-			return map[string]bool{"cancelled": true}, nil
-		}
 	case kind == ActionCleanup:
 		return func(ctx context.Context) (any, error) { return o.Cleanup(ctx, Actor(r.Actor)) }
 	case kind == ActionBackfill && o.has(r.Target):
@@ -447,6 +428,33 @@ func (o *Ops) cancelling(r models.Request, now time.Time) func(context.Context) 
 		cancel(r.Actor)
 		return map[string]bool{"cancelled": true}, nil
 	}
+}
+
+// cancellingRequest returns how to end another request; nil if another process carries that out. One that no process
+// has taken it takes here, where nobody carries it out.
+func (o *Ops) cancellingRequest(ctx context.Context, r models.Request, now time.Time,
+) (end func(context.Context) (result any, err error), err error) {
+	why := "cancelled by operator " + r.Actor
+	cancel, found := o.underWay.Load(r.Target)
+	if !found {
+		ctx, done := o.bounded(ctx)
+		defer done()
+		err = o.act(ctx, func(ctx context.Context, tx *gorm.DB) (err error) {
+			pool := tx.Statement.ConnPool
+			if found, err = o.store.TakeRequest(ctx, pool, r.Target, "no process", now.Add(-requestsLast), now); found {
+				err = o.store.EndRequest(ctx, pool, r.Target, "", why, now)
+			}
+			return err
+		})
+		cancel = context.CancelCauseFunc(func(error) {})
+	}
+	if err != nil || !found {
+		return nil, err
+	}
+	return func(context.Context) (any, error) {
+		cancel.(context.CancelCauseFunc)(errors.New(why))
+		return map[string]bool{"cancelled": true}, nil
+	}, nil
 }
 
 // serve takes a request, unless another process has, carries it out and stores the result. A stop ends neither of the

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"errors"
+	"regexp"
+	"sync"
 	"testing"
 	"time"
 
@@ -51,21 +53,23 @@ func TestTopicIsReadAgainByRequest(t *testing.T) {
 		late := r.run(command("--from", "1h", "--wait", "1ms")...)
 		require.Equal(t, exitNotYet, late.code, late.errOut)
 		require.Contains(t, late.errOut, "no living worker that can do it has taken it")
-		var waiting struct{ ID, Problem string }
-		late.json(&waiting)
-		r.done("request", waiting.ID, "--cancel", "--wait", "1m", "-o", "json").json(&waiting)
-		require.Equal(t, "cancelled by operator alice", waiting.Problem)
-		require.NotZero(t, r.run("request", waiting.ID, "--cancel").code, "it has ended")
+		waiting := regexp.MustCompile(`[0-9a-f-]{36}`).FindString(late.errOut)
 
 		ctx, stop := context.WithCancel(t.Context())
-		served := make(chan struct{})
-		defer func() { stop(); <-served }()
-		go func() { // as a running process does
-			defer close(served)
-			for routine.Sleep(ctx, time.Millisecond) {
-				_ = application.ServeRequests(ctx, "a process", []string{"orders"}, ops.ActionReadAgain)
-			}
-		}()
+		var serving sync.WaitGroup
+		defer serving.Wait()
+		defer stop()
+		serve := func(kind ops.Action) { // as a running process does
+			serving.Go(func() {
+				for routine.Sleep(ctx, time.Millisecond) {
+					_ = application.ServeRequests(ctx, "a process", []string{"orders"}, kind)
+				}
+			})
+		}
+		serve(ops.ActionCancelRequest)
+		require.Contains(t, r.done("request", waiting, "--cancel", "--wait", "1m").out, "cancelled by operator alice")
+		require.NotZero(t, r.run("request", waiting, "--cancel").code, "it has ended")
+		serve(ops.ActionReadAgain)
 		out := r.done("read-again", "orders", "--topic", "orders.v1", "--from", "2h", "--to", "1h", "--partition", "3", "--dry-run")
 		require.Contains(t, out.out, "read_again orders")
 		require.Contains(t, out.out, `{"read":5,"bad":0,"empty":0,"accepted":4,"duplicates":1,"unrouted":0}`)

@@ -93,8 +93,8 @@ func newRequest(a *app) *cobra.Command {
 		Use: "request ID", Short: "A request to the application, and what came of it",
 		Long: `Shows what "inboxctl cancel", "backfill", "replay", "read-again" or
 "cleanup --application" has requested, which process has taken it, and its result.
-With --wait it waits for the end. With --cancel it ends the request early: at once, or
-within about a heartbeat (5s) if a process has taken it, which keeps what it has done.
+With --wait it waits for the end. With --cancel a running process ends the request
+early, within about a heartbeat (5s). What was done until then is kept.
 
 JSON: ops.Request, whose result is an object.`,
 		Example: `  inboxctl request 0197a1c2-5b1e-7c3a-9d53-0a3c5c8f2f11 --wait 1m
