@@ -53,7 +53,8 @@ const (
 // Actions returns all actions.
 func Actions() []Action {
 	return []Action{ActionView, actionViewRejected, ActionRetry, ActionDiscard, ActionReschedule, actionRerun,
-		actionReleaseClaim, ActionCancel, ActionCancelRequest, actionDelete, ActionReplay, ActionBackfill, ActionReAccept, ActionReadAgain,
+		actionReleaseClaim, ActionCancel, ActionCancelRequest, actionDelete, ActionReplay, ActionBackfill, ActionReAccept,
+		ActionReadAgain,
 		actionDeleteRejected, ActionPause, actionResume, actionResumePartition, actionSkipRecord, actionForgetTopic,
 		ActionCleanup, actionDenied}
 }

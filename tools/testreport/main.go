@@ -50,7 +50,7 @@ type report struct {
 	passed, failed, skipped int
 	brokenPackages          int
 	leftOut                 map[string]bool // what the skipped tests were about
-	failures                []string        // a line for each failed test without subtests that failed, and what it said last
+	failures                []string        // of tests without a failed subtest: the name, and what it said last
 	failedWithin            map[string]bool // tests with a subtest that failed, by package and test
 }
 
