@@ -54,9 +54,8 @@ const (
 func Actions() []Action {
 	return []Action{ActionView, actionViewRejected, ActionRetry, ActionDiscard, ActionReschedule, actionRerun,
 		actionReleaseClaim, ActionCancel, ActionCancelRequest, actionDelete, ActionReplay, ActionBackfill, ActionReAccept,
-		ActionReadAgain,
-		actionDeleteRejected, ActionPause, actionResume, actionResumePartition, actionSkipRecord, actionForgetTopic,
-		ActionCleanup, actionDenied}
+		ActionReadAgain, actionDeleteRejected, ActionPause, actionResume, actionResumePartition, actionSkipRecord,
+		actionForgetTopic, ActionCleanup, actionDenied}
 }
 
 // AuditEntry is one row of the audit.
