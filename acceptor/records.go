@@ -165,6 +165,9 @@ func (in *intake) accept(ctx context.Context, received []envelope.Received) ([]e
 	}
 	for i, r := range p.results {
 		result := &results[owner[i]]
+		if in.again {
+			result.Outcomes = append(result.Outcomes, r.Outcome)
+		}
 		switch r.Outcome {
 		case handler.OutcomeAccepted:
 			result.Accepted++

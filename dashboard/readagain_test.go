@@ -33,8 +33,9 @@ func TestTopicIsReadAgainAfterACount(t *testing.T) {
 				asked <- q
 				switch {
 				case q.DryRun:
-					return envelope.ReadAgainResult{Read: 5, Accepted: 4, Gaps: []envelope.Gap{{Topic: "orders", Partition: 1, From: -1,
-						To: 7, Reason: "records before were deleted"}}, Unconsumed: []envelope.Range{{Partition: 2, From: 11, To: 12}}}, nil
+					return envelope.ReadAgainResult{Read: 5, Accepted: 4,
+						ByType: map[string]envelope.TypeCounts{"<order>": {Accepted: 4}}, Gaps: []envelope.Gap{{Topic: "orders", Partition: 1, From: -1,
+							To: 7, Reason: "records before were deleted"}}, Unconsumed: []envelope.Range{{Partition: 2, From: 11, To: 12}}}, nil
 				case len(q.Ranges) > 0:
 					return envelope.ReadAgainResult{Read: 3, Left: nil}, nil
 				case q.Topic == "broken":
@@ -71,6 +72,7 @@ func TestTopicIsReadAgainAfterACount(t *testing.T) {
 		from := time.Date(2026, 1, 1, 11, 0, 0, 0, time.UTC)
 		page := await(start(address, url.Values{"from": {"2026-01-01T11:00"}, "dry": {"yes"}}), "Done.")
 		require.Contains(t, page, `<dt>Would be accepted</dt><dd class="figure">4</dd>`)
+		require.Contains(t, page, `&lt;order&gt;</th><td class="number" data-label="Accepted">4</td>`)
 		require.Contains(t, page, `orders/1</span> before offset 7</dt><dd>records before were deleted</dd>`)
 		require.Contains(t, page, `<dt>Partition 2</dt><dd>from offset 11, where the consumer goes on</dd>`)
 		require.Contains(t, page, `href="./read-again?channel=c&amp;from=2026-01-01T11%3A00&amp;topic=orders"`)

@@ -50,6 +50,8 @@ type ReadAgainResult struct {
 	Accepted   int64 `json:"accepted"`
 	Duplicates int64 `json:"duplicates"`
 	Unrouted   int64 `json:"unrouted"`
+	// ByType counts them by message type, of the first 50 types. Those of later ones are under OtherTypes.
+	ByType map[string]TypeCounts `json:"by_type,omitempty"`
 	// Gaps are the records that could not be read, because the log no longer has them. From is -1 where the log begins
 	// within the period that was asked for, or may do so: it is unknown whether records of the period were deleted.
 	Gaps []Gap `json:"gaps,omitempty"`
@@ -58,4 +60,14 @@ type ReadAgainResult struct {
 	Unconsumed []Range `json:"unconsumed,omitempty"`
 	// Left is what is not read yet. It is empty once all is.
 	Left []Range `json:"left,omitempty"`
+}
+
+// OtherTypes is where ReadAgainResult.ByType counts messages of types beyond the first 50.
+const OtherTypes = "(other types)"
+
+// TypeCounts counts messages of one type. An ID conflict is none of the three: its record is bad.
+type TypeCounts struct {
+	Accepted   int64 `json:"accepted"`
+	Duplicates int64 `json:"duplicates"`
+	Unrouted   int64 `json:"unrouted"`
 }

@@ -55,6 +55,8 @@ type Result struct {
 	Disposition Disposition
 	// Accepted, Duplicates and Unrouted count the record's messages.
 	Accepted, Duplicates, Unrouted int
+	// Outcomes are those of the record's messages, in their order, while a topic is read again. Otherwise there are none.
+	Outcomes []handler.AcceptOutcome
 	// Err is why the record is bad, nil if it is not.
 	Err error
 	// Skippable means that the record halts the partition for its own defect, and can be stored as rejected instead

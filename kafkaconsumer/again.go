@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/segmentio/kafka-go"
 
 	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/kafkawire"
 	"github.com/gorm-inbox/inbox/internal/routine"
 )
@@ -349,7 +351,7 @@ func (a *rereader) take(ctx context.Context, c *chunk, left *envelope.Range) err
 	a.count(c.received, results, outcome.next)
 	if a.request.Progress != nil {
 		result := a.result
-		result.Left = slices.Clone(result.Left)
+		result.Left, result.ByType = slices.Clone(result.Left), maps.Clone(result.ByType)
 		a.request.Progress(result)
 	}
 	if outcome.halted != nil {
@@ -376,5 +378,33 @@ func (a *rereader) count(received []envelope.Received, results []envelope.Result
 		n.Accepted += int64(r.Accepted)
 		n.Duplicates += int64(r.Duplicates)
 		n.Unrouted += int64(r.Unrouted)
+		for k, outcome := range r.Outcomes {
+			a.countType(received[i].Messages[k].Type, outcome)
+		}
 	}
+}
+
+// maxTypes bounds what producers can make of a result.
+const maxTypes = 50
+
+func (a *rereader) countType(messageType string, outcome handler.AcceptOutcome) {
+	if a.result.ByType == nil {
+		a.result.ByType = map[string]envelope.TypeCounts{}
+	}
+	n, known := a.result.ByType[messageType]
+	if !known && len(a.result.ByType) >= maxTypes {
+		messageType = envelope.OtherTypes
+		n = a.result.ByType[messageType]
+	}
+	switch outcome {
+	case handler.OutcomeAccepted:
+		n.Accepted++
+	case handler.OutcomeDuplicate:
+		n.Duplicates++
+	case handler.OutcomeUnrouted:
+		n.Unrouted++
+	default:
+		return
+	}
+	a.result.ByType[messageType] = n
 }

@@ -159,7 +159,8 @@ func TestReadingAgainAcceptsOnlyWhatIsMissing(t *testing.T) {
 		ib := r.inbox(t, againSettings{}, "t", "later")
 		dry := r.all()
 		dry.DryRun = true
-		want := envelope.ReadAgainResult{Read: 64, Accepted: 14, Duplicates: 46, Bad: 1, Empty: 3}
+		want := envelope.ReadAgainResult{Read: 64, Accepted: 14, Duplicates: 46, Bad: 1, Empty: 3,
+			ByType: map[string]envelope.TypeCounts{"t": {Accepted: 2, Duplicates: 46}, "later": {Accepted: 12}}}
 		require.Equal(t, want, mustReadAgain(t, ib, dry))
 		require.Equal(t, [3]int64{46, 46, 1}, rows(t, ib))
 		require.Zero(t, ib.Counters(), "nothing happened")
@@ -174,6 +175,7 @@ func TestReadingAgainAcceptsOnlyWhatIsMissing(t *testing.T) {
 		require.Equal(t, 14, inboxtest.Process(t, ib).Completed)
 
 		want.Accepted, want.Duplicates = 0, 60
+		want.ByType = map[string]envelope.TypeCounts{"t": {Duplicates: 48}, "later": {Duplicates: 12}}
 		require.Equal(t, want, mustReadAgain(t, ib, r.all()))
 		require.Equal(t, [3]int64{60, 60, 1}, rows(t, ib))
 		after, err := r.committed(r.group)
