@@ -378,6 +378,7 @@ func TestNoHeaderOrAttributeMakesAContentCountAsSealed(t *testing.T) {
 // Contract 15 and 5.11: one that cannot be opened keeps no other of its batch.
 func TestBatchGoesOnWithoutAMessageThatCannotBeOpened(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		var mu sync.Mutex // both handlers may run at once
 		var calls [][]string
 		box := inboxtest.NewBox("k1")
 		note := func(batch []inboxtest.Bytes) error {
@@ -386,6 +387,8 @@ func TestBatchGoesOnWithoutAMessageThatCannotBeOpened(t *testing.T) {
 				call = append(call, string(m.Payload))
 			}
 			slices.Sort(call)
+			mu.Lock()
+			defer mu.Unlock()
 			calls = append(calls, call)
 			return nil
 		}
