@@ -149,4 +149,14 @@ var consumingMutants = []mutant{
 		Test: test{Module: "integration", Package: "./kafka", Run: "^TestLastReadsAnAddedPartitionFromItsStart$",
 			Timeout: 60 * time.Second},
 	},
+	{
+		Name:    "a member reads whatever the leader assigns",
+		Why:     "two databases would handle a partition while a new list is deployed (contract 7.12)",
+		Package: "kafkaconsumer",
+		In:      "Config.keepOwn",
+		Old:     "if c.reads(a.ID) {",
+		New:     "if c.reads(a.ID) || true {",
+		Test: test{Module: "integration", Package: "./kafka",
+			Run: "^TestMemberNeverReadsAPartitionThatItDoesNotName$/^in-process$", Timeout: 60 * time.Second},
+	},
 }
