@@ -91,9 +91,9 @@ type Config struct {
 	Topics []string `yaml:"topics" env:"TOPICS"`
 	// Partitions are the only partitions that the group reads, the same of each topic: those of one shard, where several
 	// databases divide a topic (contract 7.12). Nil means all, and an empty list is an error. Other partitions are neither
-	// assigned nor committed, and cleanup does not wait for them. One that does not exist yet degrades health and is waited
-	// for. All members of a group must have the same list. A member never reads a partition that its own list does not
-	// name, whatever the group's leader assigns. Each shard needs a group of its own: two groups that name the same
+	// assigned nor committed, and cleanup does not wait for them. One that does not exist yet degrades health and is
+	// waited for. All members of a group must have the same list. A member never reads a partition that its own list does
+	// not name, whatever the group's leader assigns. Each shard needs a group of its own: two groups that name the same
 	// partition both read it, as any two groups do. Do not set it where one database holds all messages of the topic.
 	Partitions []int `yaml:"partitions" env:"PARTITIONS"`
 	// GroupID names the consumer group. All its members must consume the same topics. Another

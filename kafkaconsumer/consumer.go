@@ -351,8 +351,8 @@ type Progress struct {
 // TopicProgress is how far a topic is read, as its consumer knows it. Its times have readings of the monotonic clock.
 type TopicProgress struct {
 	Topic string
-	// Partitions are those partitions that the topic had at ListedAt and that the group reads, in ascending order. ListedAt
-	// is zero while no broker has answered that.
+	// Partitions are those partitions that the topic had at ListedAt and that the group reads, in ascending order.
+	// ListedAt is zero while no broker has answered that.
 	Partitions []int
 	ListedAt   time.Time
 	// CaughtUp has for partitions that this consumer has or had a moment such that everything that was

@@ -29,8 +29,8 @@ type Config struct {
 	Calls       string // the file in which the handler notes its calls
 }
 
-// NewInbox declares a shard's inbox. It has the shard's name, so no process starts on another shard's database. Only its
-// timing differs from production: retries and the recovery of a killed process's claims take seconds, not minutes.
+// NewInbox declares a shard's inbox. It has the shard's name, so no process starts on another shard's database. Only
+// its timing differs from production: retries and the recovery of a killed process's claims take seconds, not minutes.
 func NewInbox(cfg Config, db *gorm.DB, book *Book, log *zap.Logger) (*inbox.Inbox, error) {
 	return inbox.New(cfg.Shard, db,
 		inbox.Configure(func(o *inbox.Options) {
