@@ -203,6 +203,23 @@ func (c *Cluster) committed(ctx context.Context, shard string, partition int) (i
 	return max(at.At, 0), nil
 }
 
+// crash kills a shard's process, if possible when it has stored records of a partition and not committed their offsets.
+func (c *Cluster) crash(ctx context.Context, shard string, partition int) error {
+	began := time.Now()
+	uncommitted := func(ctx context.Context) (int64, error) {
+		next, err := c.nextOffset(ctx, shard, partition)
+		if err != nil {
+			return 0, err
+		}
+		committed, err := c.committed(ctx, shard, partition)
+		return next - committed, err
+	}
+	err := demo.Watch(ctx, uncommitted, func(n int64) (bool, error) {
+		return n > 0 || time.Since(began) > 3*time.Second, nil
+	})
+	return errors.Join(err, c.processes[shard].Kill())
+}
+
 // Outage blocks a shard's database while send runs and until all other shards have done what is theirs. It returns how
 // many records then wait for the blocked one.
 func (c *Cluster) Outage(

@@ -43,8 +43,8 @@ func (c *Cluster) AddShard(ctx context.Context, shard string, partitions []int) 
 			return err
 		}
 		stop := c.processes[owner].Stop
-		if i > 0 {
-			stop = c.processes[owner].Kill // as if it crashed just then, before it has committed its offsets
+		if i == 0 {
+			stop = func() error { return c.crash(ctx, owner, partitions[0]) }
 		}
 		if err := errors.Join(stop(), c.Start(owner)); err != nil {
 			return err

@@ -48,6 +48,7 @@ func NewInbox(cfg Config, db *gorm.DB, book *Book, log *zap.Logger) (*inbox.Inbo
 			inbox.Kafka(kafkaconsumer.Config{
 				Brokers: cfg.Brokers, Topics: []string{cfg.Topic}, GroupID: cfg.Group, Partitions: cfg.Partitions,
 				StartOffset: cfg.StartOffset, SessionTimeout: cfg.Session, HeartbeatInterval: cfg.Session / 6,
+				CommitInterval: time.Second, // so that a kill leaves records that are stored and not committed
 			}),
 			inbox.On("deposit.made", inbox.Tx(bookDeposit, book.Deposit, handler.Ordered(), handler.TxGroup(10))),
 		),
