@@ -25,7 +25,7 @@ import (
 //
 //  1. The table changes. The owners stop, and start without the partitions, whose records wait in Kafka.
 //  2. Each owner handles what it has stored of them. So no key's messages are handled by both shards at once.
-//  3. The offset to go on at is found: behind the last record that the owner has stored.
+//  3. The offset to go on at is found: that after the last record that the owner has stored.
 //  4. What handlers have written about the partitions' keys moves, too.
 //  5. The new shard learns the IDs of the earlier records, so that what is sent again stays a duplicate.
 //  6. The offsets are committed for the new group, and its process starts.
