@@ -49,7 +49,7 @@ test-more: ## outages and crashes under load, the browser, the release, other co
 LONGEST := processor internal/store/postgres kafka mysql
 
 # What test-more runs, and a plain `make test` does not.
-MORE := integration/(connections|dashboard|endtoend)|examples/(minimal|once|payments|quickstart|shop|transfers)|tools/release
+MORE := integration/(connections|dashboard|endtoend)|examples/(minimal|once|payments|quickstart|shards|shop|transfers)|tools/release
 MORE_ALONE := integration/(maketest|mutants)
 ifeq ($(PACKAGES),./...)
 CHOSEN = for p in $(LONGEST); do if [ -d $$p ]; then echo ./$$p; fi; done; go list ./... | grep -vE '/($(MORE)|$(MORE_ALONE))$$'

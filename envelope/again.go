@@ -8,7 +8,7 @@ type ReadAgain struct {
 	// Channel is the name of an Inbox channel, and Topic one of its topics. Both are required.
 	Channel string `json:"channel"`
 	Topic   string `json:"topic"`
-	// Partitions are read one after the other. None means all of them.
+	// Partitions are read one after the other. None means all that the channel's group reads.
 	Partitions []int `json:"partitions,omitempty"`
 	// From is required unless there are Ranges. In each partition reading begins with the first record whose timestamp
 	// is From or later. It ends before the first one whose timestamp is To or later or, if To is zero or there is none,

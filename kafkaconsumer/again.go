@@ -221,10 +221,16 @@ func (a *rereader) wanted(ctx context.Context) (ranges []envelope.Range, keys []
 	for _, id := range slices.Sorted(slices.Values(a.request.Partitions)) {
 		ranges = append(ranges, envelope.Range{Partition: id})
 	}
-	for id := 0; id < n && len(a.request.Ranges)+len(a.request.Partitions) == 0; id++ {
-		ranges = append(ranges, envelope.Range{Partition: id})
+	if len(a.request.Ranges)+len(a.request.Partitions) == 0 {
+		for _, id := range a.cfg.own(n) {
+			ranges = append(ranges, envelope.Range{Partition: id})
+		}
 	}
 	for _, r := range ranges {
+		if !a.cfg.reads(r.Partition) {
+			return nil, nil, fmt.Errorf("%w: partition %d of topic %s is not one of option Partitions, another group reads it",
+				ErrRange, r.Partition, topic)
+		}
 		key := partitionKey{topic, r.Partition}
 		if r.Partition < 0 || r.Partition >= n || slices.Contains(keys, key) {
 			return nil, nil, fmt.Errorf("%w: partition %d, once each of 0 to %d of topic %s", ErrRange, r.Partition, n-1, topic)

@@ -35,6 +35,11 @@ const (
 	// members must use Last: they wait for a leader that does not. A group whose offsets have expired on the brokers is
 	// new again.
 	Last StartOffset = "last"
+	// None never chooses: a partition without a committed offset is not read, which Health and the log say, until an
+	// operator has set its offset. It is for groups that take over partitions from others: without the offset that they
+	// carry over, First would read everything again and Last would skip records (see Partitions). Do not use it for the
+	// first start of a group that has to begin by itself.
+	None StartOffset = "none"
 )
 
 // Isolation decides which records of producers' transactions are visible.
@@ -84,6 +89,13 @@ type Config struct {
 	// Topics are consumed together and share their message IDs: a topic that other parties may write to belongs in another
 	// channel (contract 4.4). A topic that does not exist is reported and waited for, and never created (contract 7.5).
 	Topics []string `yaml:"topics" env:"TOPICS"`
+	// Partitions are the only partitions that the group reads, the same of each topic: those of one shard, where several
+	// databases divide a topic (contract 7.12). Nil means all, and an empty list is an error. Other partitions are neither
+	// assigned nor committed, and cleanup does not wait for them. One that does not exist yet degrades health and is
+	// waited for. All members of a group must have the same list. A member never reads a partition that its own list does
+	// not name, whatever the group's leader assigns. Each shard needs a group of its own: two groups that name the same
+	// partition both read it, as any two groups do. Do not set it where one database holds all messages of the topic.
+	Partitions []int `yaml:"partitions" env:"PARTITIONS"`
 	// GroupID names the consumer group. All its members must consume the same topics. Another
 	// channel needs another group, which is checked at start.
 	GroupID string `yaml:"group_id" env:"GROUP_ID"`
@@ -231,8 +243,8 @@ func orDefault[T comparable](field *T, value T) { *field = cmp.Or(*field, value)
 // and what is allowed. Fields that are zero count as their default. No value panics.
 func (c Config) Validate() error {
 	c = c.withDefaults()
-	return errors.Join(c.client().Validate(), c.validateTopics(), c.validateNames(), c.validateRanges(),
-		c.Decoder.Validate())
+	return errors.Join(c.client().Validate(), c.validateTopics(), c.validatePartitions(), c.validateNames(),
+		c.validateRanges(), c.Decoder.Validate())
 }
 
 // client returns what of the config says how to connect.
@@ -269,10 +281,28 @@ func (c Config) validateTopics() error {
 	return errors.Join(all...)
 }
 
+func (c Config) validatePartitions() error {
+	if c.Partitions != nil && len(c.Partitions) == 0 {
+		return errors.New("option Partitions is empty: must have at least one partition, or be nil for all")
+	}
+	var all []error
+	seen := map[int]bool{}
+	for _, id := range c.Partitions {
+		switch {
+		case id < 0 || id > math.MaxInt32:
+			all = append(all, fmt.Errorf("option Partitions has %d: must be 0 to %d", id, math.MaxInt32))
+		case seen[id]:
+			all = append(all, fmt.Errorf("option Partitions has %d twice", id))
+		}
+		seen[id] = true
+	}
+	return errors.Join(all...)
+}
+
 func (c Config) validateNames() error {
 	all := []error{kafkaclient.CheckName("GroupID", c.GroupID)}
-	if c.StartOffset != First && c.StartOffset != Last {
-		all = append(all, fmt.Errorf("option StartOffset = %q: must be %s or %s", c.StartOffset, First, Last))
+	if c.StartOffset != First && c.StartOffset != Last && c.StartOffset != None {
+		all = append(all, fmt.Errorf("option StartOffset = %q: must be %s, %s or %s", c.StartOffset, First, Last, None))
 	}
 	if c.Isolation != ReadCommitted && c.Isolation != ReadUncommitted {
 		all = append(all, fmt.Errorf("option Isolation = %q: must be %s or %s", c.Isolation, ReadCommitted, ReadUncommitted))

@@ -69,8 +69,13 @@ func TestConfigErrorsNameFieldValueAndAllowedValues(t *testing.T) {
 		`DeadLetterTopic = "orders": must be a topic that is not one of Topics`: func(c *kafkaconsumer.Config) {
 			c.DeadLetterTopic = "orders"
 		},
-		`GroupID = "": must be`: func(c *kafkaconsumer.Config) { c.GroupID = "" },
-		`StartOffset = "newest": must be first or last`: func(c *kafkaconsumer.Config) {
+		`Partitions is empty: must have at least one partition, or be nil for all`: func(c *kafkaconsumer.Config) {
+			c.Partitions = []int{}
+		},
+		`Partitions has -1: must be 0 to 2147483647`: func(c *kafkaconsumer.Config) { c.Partitions = []int{0, -1} },
+		`Partitions has 3 twice`:                     func(c *kafkaconsumer.Config) { c.Partitions = []int{3, 1, 3} },
+		`GroupID = "": must be`:                      func(c *kafkaconsumer.Config) { c.GroupID = "" },
+		`StartOffset = "newest": must be first, last or none`: func(c *kafkaconsumer.Config) {
 			c.StartOffset = "newest"
 		},
 		`Isolation = "dirty": must be read_committed or read_uncommitted`: func(c *kafkaconsumer.Config) {

@@ -216,7 +216,7 @@ func (c *Consumer) Stop(ctx context.Context) error {
 // Health returns a snapshot of the consumer and its partitions.
 func (c *Consumer) Health() Health {
 	c.mu.Lock()
-	h, session := c.seen, c.session
+	h, session, unlisted := c.seen, c.session, c.unlisted()
 	c.mu.Unlock()
 	_, h.GroupErr = c.grouping.Current()
 	_, h.ClusterErr = c.network.Refreshing.Current()
@@ -232,7 +232,7 @@ func (c *Consumer) Health() Health {
 	if session != nil {
 		h.BufferedBytes = session.buffer.Bytes()
 		h.Partitions = c.partitionHealth(session)
-		h.AssignmentErr = session.refused.err()
+		h.AssignmentErr = errors.Join(session.refusedErr(), unlisted)
 	}
 	return h
 }
@@ -279,7 +279,7 @@ func (c *Consumer) joined(s *session) {
 	c.publishing.Clear()
 	c.log.Info("inbox: kafka consumer joined its group", zap.String(telemetry.FieldMember, s.gen.MemberID),
 		zap.Int32(telemetry.FieldGeneration, s.gen.ID), zap.Int(telemetry.FieldPartitions, len(s.partitions)))
-	if err := s.refused.err(); err != nil {
+	if err := s.refusedErr(); err != nil {
 		c.log.Error("inbox: assigned partitions are refused", zap.String(telemetry.FieldGroup, c.cfg.GroupID), zap.Error(err))
 	}
 }
@@ -351,9 +351,9 @@ type Progress struct {
 // TopicProgress is how far a topic is read, as its consumer knows it. Its times have readings of the monotonic clock.
 type TopicProgress struct {
 	Topic string
-	// Partitions is how many partitions the topic had at ListedAt; 0 if it did not exist. ListedAt is
-	// zero while no broker has answered that.
-	Partitions int
+	// Partitions are those partitions that the topic had at ListedAt and that the group reads, in ascending order.
+	// ListedAt is zero while no broker has answered that.
+	Partitions []int
 	ListedAt   time.Time
 	// CaughtUp has for partitions that this consumer has or had a moment such that everything that was
 	// in the partition then is accepted and its offset committed.
@@ -385,7 +385,8 @@ func (c *Consumer) Progress() Progress {
 	all := make([]TopicProgress, len(c.cfg.Topics))
 	for i, topic := range c.cfg.Topics {
 		l := c.progress.listings[topic]
-		all[i] = TopicProgress{Topic: topic, Partitions: l.partitions, ListedAt: l.at, CaughtUp: map[int]time.Time{}}
+		all[i] = TopicProgress{Topic: topic, Partitions: c.cfg.own(l.partitions), ListedAt: l.at,
+			CaughtUp: map[int]time.Time{}}
 		for key, at := range c.progress.caughtUp {
 			if key.topic == topic {
 				all[i].CaughtUp[key.id] = at

@@ -158,10 +158,12 @@ func (c *Consumer) consume(topics []string) {
 		ended := make(chan struct{})
 		gen.Start(func(ctx context.Context) {
 			defer close(ended)
+			foreign := c.cfg.keepOwn(gen)
 			existing := c.existingOf(ctx, gen.Assignments)
 			committed, err := c.committedOffsets(ctx, gen.Assignments, existing)
 			if err == nil {
 				s := newSession(c, gen, ctx, leader.take(), existing, committed)
+				s.foreign = foreign
 				c.joined(s)
 				err = s.run(func(ctx context.Context, end func()) {
 					if c.watch(ctx, topics, s, end) {
@@ -205,8 +207,8 @@ func (c *Consumer) groupConfig(topics []string, leader *leaderView) kafka.Consum
 		ID: c.cfg.GroupID, Brokers: slices.Concat(c.cfg.Brokers[c.bootstrap:], c.cfg.Brokers[:c.bootstrap]), Topics: topics,
 		Dialer: c.network.Dialer,
 		GroupBalancers: []kafka.GroupBalancer{
-			observedBalancer{kafka.RangeGroupBalancer{}, leader, c.existingPartitions},
-			observedBalancer{kafka.RoundRobinGroupBalancer{}, leader, c.existingPartitions},
+			observedBalancer{kafka.RangeGroupBalancer{}, leader, c.existingPartitions, c.cfg.reads},
+			observedBalancer{kafka.RoundRobinGroupBalancer{}, leader, c.existingPartitions, c.cfg.reads},
 		},
 		HeartbeatInterval: c.cfg.HeartbeatInterval, SessionTimeout: c.cfg.SessionTimeout,
 		RebalanceTimeout: c.cfg.RebalanceTimeout, JoinGroupBackoff: c.cfg.joinBackoff(), Timeout: c.cfg.RequestTimeout,
@@ -293,13 +295,14 @@ func (v *leaderView) take() map[string]int {
 	return partitions
 }
 
-// observedBalancer records the partitions that the leader's balancer gets to assign. kafka-go passes no partitions at
-// all if one of the topics is gone. Until every member had noticed, no topic would be consumed. In that case the leader
-// asks for the partitions itself.
+// observedBalancer records the partitions that exist when the leader assigns, and has its balancer assign those of them
+// that the group reads. kafka-go passes no partitions at all if one of the topics is gone. Until every member had
+// noticed, no topic would be consumed. In that case the leader asks for the partitions itself.
 type observedBalancer struct {
 	kafka.GroupBalancer
 	view     *leaderView
 	existing func() []kafka.Partition
+	reads    func(id int) bool
 }
 
 // UserData implements kafka.GroupBalancer. kafka-go calls it at the beginning of each join, so it clears the view: the
@@ -317,7 +320,8 @@ func (b observedBalancer) AssignGroups(
 		partitions = b.existing()
 	}
 	b.view.set(partitions)
-	return b.GroupBalancer.AssignGroups(members, partitions)
+	return b.GroupBalancer.AssignGroups(members, slices.DeleteFunc(slices.Clone(partitions),
+		func(p kafka.Partition) bool { return !b.reads(p.ID) }))
 }
 
 // existingPartitions returns the partitions of the topics that exist, none if that cannot be asked for.
@@ -382,8 +386,8 @@ func (r refusal) exists(existing map[string]int) bool {
 	return false
 }
 
-// err describes the refused partitions, nil if there are none.
-func (r refusal) err() error {
+// err describes the partitions in a format that takes their number and one of them. It is nil if there are none.
+func (r refusal) err(format string) error {
 	n, first := 0, ""
 	for topic, ids := range r {
 		n += len(ids)
@@ -392,14 +396,13 @@ func (r refusal) err() error {
 	if n == 0 {
 		return nil
 	}
-	return fmt.Errorf("the group's leader has assigned %d partitions that do not exist, such as %s: they are not read; "+
-		"check who may join the group", n, first)
+	return fmt.Errorf(format, n, first)
 }
 
 // Idle describes the group as seen by a member that has no partitions.
 type Idle struct {
-	// Members counts the group's members, Partitions the existing partitions of the member's topics. With more members
-	// than partitions, idle members are normal. With fewer they can be normal too: of several topics, the partitions of
+	// Members counts the group's members, Partitions the existing partitions that it reads. With more members than
+	// partitions, idle members are normal. With fewer they can be normal too: of several topics, the partitions of
 	// each are assigned starting from the first member.
 	Members, Partitions int
 	// Unassigned counts partitions that no member has, as seen in two checks in a row.
@@ -458,13 +461,15 @@ func (c *Consumer) group(ctx context.Context) (*Idle, error) {
 		}
 		idle := &Idle{Members: len(g.Members)}
 		for _, partitions := range existing {
-			idle.Partitions += partitions
+			idle.Partitions += len(c.cfg.own(partitions))
 		}
 		idle.Unassigned = idle.Partitions
 		for _, m := range g.Members {
 			for _, t := range m.MemberAssignments.Topics {
-				if existing[t.Topic] > 0 {
-					idle.Unassigned -= len(t.Partitions)
+				for _, id := range t.Partitions {
+					if id < existing[t.Topic] && c.cfg.reads(id) {
+						idle.Unassigned--
+					}
 				}
 			}
 		}

@@ -55,7 +55,8 @@ type Health struct {
 	// ClusterErr is why the known brokers, topics and leaders are not refreshed: an answer was refused (contract 7.2).
 	// It is nil while refreshing works.
 	ClusterErr error
-	// AssignmentErr says that assigned partitions are not read, because they do not exist (contract 7.2).
+	// AssignmentErr says that assigned partitions are not read, because they do not exist (contract 7.2) or because
+	// Config.Partitions does not name them, or that a partition that it names does not exist (contract 7.12).
 	AssignmentErr error
 	// MissingTopics are configured and do not exist. The others are consumed.
 	MissingTopics []string

@@ -70,7 +70,11 @@ func (f *fetcher) startOffset() (position, error) {
 	if committed := group.of[p.topic][p.id]; committed.offset >= 0 {
 		return committed, nil
 	}
-	if f.cfg.StartOffset == Last && !group.begun {
+	switch {
+	case f.cfg.StartOffset == None:
+		return position{}, fmt.Errorf("%s/%d has %w in group %q: stop its members and set one (StartOffset None)",
+			p.topic, p.id, errNoOffset, f.cfg.GroupID)
+	case f.cfg.StartOffset == Last && !group.begun:
 		return position{}, errNotBegun
 	}
 	first, err := f.listOffset(kafka.FirstOffset)
@@ -228,6 +232,9 @@ func (g *groupStart) offsetOf(topic string) int64 {
 
 // errNotBegun is why a partition waits before its first fetch.
 var errNotBegun = errors.New("the new group waits for its leader to commit where it begins (StartOffset Last)")
+
+// errNoOffset is why a partition is not read with StartOffset None.
+var errNoOffset = errors.New("no committed offset")
 
 // groupOffsets holds the committed offsets of a group, -1 where there is none.
 type groupOffsets struct {
@@ -389,7 +396,8 @@ func (s *session) tryBeginGroup(ctx context.Context, committer *committer, start
 		return err
 	}
 	for topic, n := range s.assigned {
-		if len(starts[topic]) == n {
+		own := c.cfg.own(n)
+		if len(starts[topic]) == len(own) {
 			continue
 		}
 		id, cluster, err := committer.conn.TopicID(ctx, topic)
@@ -398,7 +406,7 @@ func (s *session) tryBeginGroup(ctx context.Context, committer *committer, start
 			return fmt.Errorf("ask for the ID of topic %s: %w", topic, err)
 		}
 		log := logID{id, cluster}
-		for id := len(starts[topic]); id < n; id++ {
+		for _, id := range own[len(starts[topic]):] {
 			offset, err := c.network.listOffset(ctx, topic, id, c.groupStart.offsetOf(topic), c.cfg.Isolation)
 			if err != nil {
 				return err
@@ -406,8 +414,10 @@ func (s *session) tryBeginGroup(ctx context.Context, committer *committer, start
 			starts[topic] = append(starts[topic], offsetCommit{topic, id, position{offset, log}})
 		}
 	}
-	if err := committer.try(ctx, c.hardCtx, slices.Concat(slices.Collect(maps.Values(starts))...)); err != nil {
-		return fmt.Errorf("commit where it begins: %w", err)
+	if len(starts) > 0 { // else no partition that the group reads exists: what appears later begins at its first record
+		if err := committer.try(ctx, c.hardCtx, slices.Concat(slices.Collect(maps.Values(starts))...)); err != nil {
+			return fmt.Errorf("commit where it begins: %w", err)
+		}
 	}
 	c.groupStart.begun.Store(true)
 	return nil

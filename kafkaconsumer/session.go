@@ -25,6 +25,7 @@ type session struct {
 	// if another member leads.
 	assigned map[string]int
 	refused  refusal // assigned partitions that do not exist
+	foreign  refusal // assigned partitions that Config.Partitions does not name
 	resumed  bool    // whether one of its partitions had a committed offset
 
 	// ctx ends when the partitions are to be given up, acceptCtx when there is no time left to finish running accepts.

@@ -16,16 +16,21 @@ import (
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
 // remembering returns an inbox that consumes the topic and has a message, "old", that is due for
 // cleanup.
 func remembering(
 	t *testing.T, d *inboxtest.Database, k *kafkatest.Kafka, policy acceptor.BadRecordPolicy,
+	change ...func(*kafkaconsumer.Config),
 ) (*inbox.Inbox, *fxtest.Clock) {
 	t.Helper()
 	cfg := config(k.Brokers(), topic)
 	cfg.Decoder = envelope.DecoderConfig{Type: "t"} // the ID is in a header
+	for _, c := range change {
+		c(&cfg)
+	}
 	clock := fxtest.NewClock(inboxtest.Noon)
 	ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
 		o.Clock = clock

@@ -158,4 +158,14 @@ var consumingMutants = []mutant{
 		New:     "left.From = c.next",
 		Test:    test{Package: "./kafka", Module: "integration", Run: "^TestReadingAgainHaltsBesideTheConsumer$"},
 	},
+	{
+		Name:    "a member reads whatever the leader assigns",
+		Why:     "two databases would handle a partition while a new list is deployed (contract 7.12)",
+		Package: "kafkaconsumer",
+		In:      "Config.keepOwn",
+		Old:     "if c.reads(a.ID) {",
+		New:     "if c.reads(a.ID) || true {",
+		Test: test{Module: "integration", Package: "./kafka",
+			Run: "^TestMemberNeverReadsAPartitionThatItDoesNotName$/^in-process$", Timeout: 60 * time.Second},
+	},
 }

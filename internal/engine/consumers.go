@@ -252,7 +252,7 @@ func (e *Engine) writeProgress(ctx context.Context) error {
 			row := models.Partition{Channel: p.Channel, GroupID: p.GroupID, Topic: t.Topic, Partition: -1, Inline: inline,
 				CaughtUpAt: before(now, read, t.ListedAt)}
 			rows = append(rows, row)
-			for id := range t.Partitions {
+			for _, id := range t.Partitions {
 				row.Partition, row.CaughtUpAt = int32(id), before(now, read, t.CaughtUp[id])
 				rows = append(rows, row)
 			}
