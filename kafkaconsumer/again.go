@@ -227,7 +227,7 @@ func (a *rereader) wanted(ctx context.Context) (ranges []envelope.Range, keys []
 		}
 	}
 	for _, r := range ranges {
-		if !a.cfg.reads(r.Partition) {
+		if !a.cfg.names(r.Partition) {
 			return nil, nil, fmt.Errorf("%w: partition %d of topic %s is not one of option Partitions, another group reads it",
 				ErrRange, r.Partition, topic)
 		}

@@ -33,12 +33,13 @@ const (
 	// Partitions that have no committed offset later are read from their first record: added partitions, topics that
 	// appear, topics that are added to the config, and topics that the leader of a new group once found missing. All
 	// members must use Last: they wait for a leader that does not. A group whose offsets have expired on the brokers is
-	// new again.
+	// new again. So is one of which none of the Partitions exists before a restart: use First or None where they are
+	// created later.
 	Last StartOffset = "last"
 	// None never chooses: a partition without a committed offset is not read, which Health and the log say, until an
-	// operator has set its offset. It is for groups that take over partitions from others: without the offset that they
-	// carry over, First would read everything again and Last would skip records (see Partitions). Do not use it for the
-	// first start of a group that has to begin by itself.
+	// operator has set its offset. It is for groups that divide a topic, and requires Partitions: a partition that moves
+	// goes on at the offset that is carried over, where First would read everything again and Last would skip records. An
+	// added partition needs an offset, too: 0. Do not use it for a group that has to begin by itself.
 	None StartOffset = "none"
 )
 
@@ -90,11 +91,13 @@ type Config struct {
 	// channel (contract 4.4). A topic that does not exist is reported and waited for, and never created (contract 7.5).
 	Topics []string `yaml:"topics" env:"TOPICS"`
 	// Partitions are the only partitions that the group reads, the same of each topic: those of one shard, where several
-	// databases divide a topic (contract 7.12). Nil means all, and an empty list is an error. Other partitions are neither
-	// assigned nor committed, and cleanup does not wait for them. One that does not exist yet degrades health and is
-	// waited for. All members of a group must have the same list. A member never reads a partition that its own list does
-	// not name, whatever the group's leader assigns. Each shard needs a group of its own: two groups that name the same
-	// partition both read it, as any two groups do. Do not set it where one database holds all messages of the topic.
+	// databases divide a topic (contract 7.12). An empty list is an error. Nil means all, also a null in YAML or the
+	// result of a filter that matched nothing: StartOffset None refuses that. Other partitions are neither assigned nor
+	// committed, and cleanup does not wait for them. One that exists in none of the topics degrades health and is waited
+	// for; so does one that no member has. All members of a group must have the same list: stop all before you change it.
+	// A member never reads a partition that its own list does not name, whatever the group's leader assigns. Each shard
+	// needs a group of its own: two groups that name the same partition both read it, as any two groups do. Do not set it
+	// where one database holds all messages of the topic.
 	Partitions []int `yaml:"partitions" env:"PARTITIONS"`
 	// GroupID names the consumer group. All its members must consume the same topics. Another
 	// channel needs another group, which is checked at start.
@@ -113,9 +116,10 @@ type Config struct {
 	// deadlines, and its Close must end running reads and writes: otherwise a silent broker holds up the consumer. Dial is
 	// called concurrently. Nil means a net.Dialer. Do not set it to encrypt: TLS also checks who answers.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error) `yaml:"-" env:"-"`
-	// StartOffset is where a new group begins. Default First. Do not use Last where messages matter that were produced
-	// before the first start. Do not use it either where the group may have no members for longer than brokers keep its
-	// offsets (offsets.retention.minutes, 7 days by default).
+	// StartOffset is where a new group begins: First, Last, or with Partitions also None, which waits until an operator
+	// has set an offset. Default First. Do not use Last where messages matter that were produced before the first start.
+	// Do not use it either where the group may have no members for longer than brokers keep its offsets
+	// (offsets.retention.minutes, 7 days by default).
 	StartOffset StartOffset `yaml:"start_offset" env:"START_OFFSET"`
 	// Isolation is the isolation level. Default ReadCommitted. Do not use ReadUncommitted with
 	// transactional producers unless records they roll back may be processed.
@@ -282,7 +286,10 @@ func (c Config) validateTopics() error {
 }
 
 func (c Config) validatePartitions() error {
-	if c.Partitions != nil && len(c.Partitions) == 0 {
+	switch {
+	case c.Partitions == nil && c.StartOffset == None:
+		return errors.New("option StartOffset = none: must be first or last unless option Partitions is set")
+	case c.Partitions != nil && len(c.Partitions) == 0:
 		return errors.New("option Partitions is empty: must have at least one partition, or be nil for all")
 	}
 	var all []error

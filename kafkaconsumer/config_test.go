@@ -74,7 +74,10 @@ func TestConfigErrorsNameFieldValueAndAllowedValues(t *testing.T) {
 		},
 		`Partitions has -1: must be 0 to 2147483647`: func(c *kafkaconsumer.Config) { c.Partitions = []int{0, -1} },
 		`Partitions has 3 twice`:                     func(c *kafkaconsumer.Config) { c.Partitions = []int{3, 1, 3} },
-		`GroupID = "": must be`:                      func(c *kafkaconsumer.Config) { c.GroupID = "" },
+		`StartOffset = none: must be first or last unless option Partitions is set`: func(c *kafkaconsumer.Config) {
+			c.StartOffset = kafkaconsumer.None
+		},
+		`GroupID = "": must be`: func(c *kafkaconsumer.Config) { c.GroupID = "" },
 		`StartOffset = "newest": must be first, last or none`: func(c *kafkaconsumer.Config) {
 			c.StartOffset = "newest"
 		},

@@ -43,6 +43,8 @@ type Consumer struct {
 	joins    int
 	session  *session
 	progress progress
+	// unassigned counts named partitions that no member has, as a member with partitions has seen in two checks in a row.
+	unassigned int
 
 	answered   atomic.Bool // whether any broker has answered
 	bare       atomic.Bool // whether offsets are committed without metadata, which the brokers refuse
@@ -216,7 +218,7 @@ func (c *Consumer) Stop(ctx context.Context) error {
 // Health returns a snapshot of the consumer and its partitions.
 func (c *Consumer) Health() Health {
 	c.mu.Lock()
-	h, session, unlisted := c.seen, c.session, c.unlisted()
+	h, session, namedErr := c.seen, c.session, c.namedErr()
 	c.mu.Unlock()
 	_, h.GroupErr = c.grouping.Current()
 	_, h.ClusterErr = c.network.Refreshing.Current()
@@ -232,7 +234,7 @@ func (c *Consumer) Health() Health {
 	if session != nil {
 		h.BufferedBytes = session.buffer.Bytes()
 		h.Partitions = c.partitionHealth(session)
-		h.AssignmentErr = errors.Join(session.refusedErr(), unlisted)
+		h.AssignmentErr = errors.Join(session.assignmentErr(), namedErr)
 	}
 	return h
 }
@@ -263,7 +265,7 @@ func (c *Consumer) enter(s State) {
 func (c *Consumer) joined(s *session) {
 	c.mu.Lock()
 	c.session, c.seen.MemberID, c.seen.Generation = s, s.gen.MemberID, s.gen.ID
-	c.seen.DownSince, c.seen.Idle = time.Time{}, nil
+	c.seen.DownSince, c.seen.Idle, c.unassigned = time.Time{}, nil, 0
 	c.seen.Rebalances = c.joins
 	c.joins++
 	if !c.stopped {
@@ -279,7 +281,7 @@ func (c *Consumer) joined(s *session) {
 	c.publishing.Clear()
 	c.log.Info("inbox: kafka consumer joined its group", zap.String(telemetry.FieldMember, s.gen.MemberID),
 		zap.Int32(telemetry.FieldGeneration, s.gen.ID), zap.Int(telemetry.FieldPartitions, len(s.partitions)))
-	if err := s.refusedErr(); err != nil {
+	if err := s.assignmentErr(); err != nil {
 		c.log.Error("inbox: assigned partitions are refused", zap.String(telemetry.FieldGroup, c.cfg.GroupID), zap.Error(err))
 	}
 }
@@ -345,6 +347,7 @@ func (s *shared) decode(r envelope.Record) envelope.Received { return s.decoder.
 // Progress is how far the topics of a channel are read in its group (contract 6.5).
 type Progress struct {
 	Channel, GroupID string
+	Named            []int           // Config.Partitions
 	Topics           []TopicProgress // in the order of Config.Topics
 }
 
@@ -393,7 +396,7 @@ func (c *Consumer) Progress() Progress {
 			}
 		}
 	}
-	return Progress{Channel: c.channel, GroupID: c.cfg.GroupID, Topics: all}
+	return Progress{Channel: c.channel, GroupID: c.cfg.GroupID, Named: c.cfg.Partitions, Topics: all}
 }
 
 // keepProgress copies the progress of the session's partitions, which outlives the session. The lock is held.

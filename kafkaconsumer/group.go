@@ -207,8 +207,8 @@ func (c *Consumer) groupConfig(topics []string, leader *leaderView) kafka.Consum
 		ID: c.cfg.GroupID, Brokers: slices.Concat(c.cfg.Brokers[c.bootstrap:], c.cfg.Brokers[:c.bootstrap]), Topics: topics,
 		Dialer: c.network.Dialer,
 		GroupBalancers: []kafka.GroupBalancer{
-			observedBalancer{kafka.RangeGroupBalancer{}, leader, c.existingPartitions, c.cfg.reads},
-			observedBalancer{kafka.RoundRobinGroupBalancer{}, leader, c.existingPartitions, c.cfg.reads},
+			observedBalancer{kafka.RangeGroupBalancer{}, leader, c.existingPartitions, c.cfg.names},
+			observedBalancer{kafka.RoundRobinGroupBalancer{}, leader, c.existingPartitions, c.cfg.names},
 		},
 		HeartbeatInterval: c.cfg.HeartbeatInterval, SessionTimeout: c.cfg.SessionTimeout,
 		RebalanceTimeout: c.cfg.RebalanceTimeout, JoinGroupBackoff: c.cfg.joinBackoff(), Timeout: c.cfg.RequestTimeout,
@@ -302,7 +302,7 @@ type observedBalancer struct {
 	kafka.GroupBalancer
 	view     *leaderView
 	existing func() []kafka.Partition
-	reads    func(id int) bool
+	names    func(id int) bool
 }
 
 // UserData implements kafka.GroupBalancer. kafka-go calls it at the beginning of each join, so it clears the view: the
@@ -321,7 +321,7 @@ func (b observedBalancer) AssignGroups(
 	}
 	b.view.set(partitions)
 	return b.GroupBalancer.AssignGroups(members, slices.DeleteFunc(slices.Clone(partitions),
-		func(p kafka.Partition) bool { return !b.reads(p.ID) }))
+		func(p kafka.Partition) bool { return !b.names(p.ID) }))
 }
 
 // existingPartitions returns the partitions of the topics that exist, none if that cannot be asked for.
@@ -386,17 +386,13 @@ func (r refusal) exists(existing map[string]int) bool {
 	return false
 }
 
-// err describes the partitions in a format that takes their number and one of them. It is nil if there are none.
-func (r refusal) err(format string) error {
-	n, first := 0, ""
+// sum counts the partitions and names one of them.
+func (r refusal) sum() (n int, example string) {
 	for topic, ids := range r {
 		n += len(ids)
-		first = fmt.Sprintf("%s/%d", brief.Name(topic), ids[0])
+		example = fmt.Sprintf("%s/%d", brief.Name(topic), ids[0])
 	}
-	if n == 0 {
-		return nil
-	}
-	return fmt.Errorf(format, n, first)
+	return n, example
 }
 
 // Idle describes the group as seen by a member that has no partitions.
@@ -409,32 +405,36 @@ type Idle struct {
 	Unassigned int
 }
 
-// idleWatch checks the group of a member that has no partitions.
-type idleWatch struct {
-	consumer *Consumer
-	seen     int // unassigned partitions in the last check
-	warned   bool
+// groupWatch checks the group of a member that has no partitions, or that names those that it reads.
+type groupWatch struct {
+	session *session
+	seen    int // unassigned partitions in the last check
+	warned  bool
 }
 
-// check stores the group's state in Health, and warns once if the member could have partitions. A
+// check stores the group's state in Health, and warns once if no member has a partition, or this one could have some. A
 // failed request does not affect consuming, so it is only a debug line.
-func (w *idleWatch) check(ctx context.Context) {
-	c := w.consumer
-	idle, err := c.group(ctx)
+func (w *groupWatch) check(ctx context.Context) {
+	c, without := w.session.consumer, len(w.session.partitions) == 0
+	group, err := c.group(ctx)
 	if err != nil {
-		c.log.Debug("inbox: a member without partitions cannot see its group", zap.Error(err))
+		c.log.Debug("inbox: a member cannot see its group", zap.Error(err))
 		return
 	}
 	// A group that is rebalancing may show a state that is already over, so count what two checks in a row have seen.
-	idle.Unassigned, w.seen = min(idle.Unassigned, w.seen), idle.Unassigned
+	group.Unassigned, w.seen = min(group.Unassigned, w.seen), group.Unassigned
 	c.mu.Lock()
-	c.seen.Idle = idle
+	if without {
+		c.seen.Idle = group
+	} else {
+		c.unassigned = group.Unassigned
+	}
 	c.mu.Unlock()
-	if !w.warned && (idle.Unassigned > 0 || idle.Partitions > idle.Members) {
+	if !w.warned && (group.Unassigned > 0 || without && group.Partitions > group.Members) {
 		w.warned = true
 		c.log.Warn("inbox: member has no partitions although there are enough, or some that no member has",
-			zap.Int(telemetry.FieldPartitions, idle.Partitions), zap.Int(telemetry.FieldMembers, idle.Members),
-			zap.Int(telemetry.FieldUnassigned, idle.Unassigned))
+			zap.Int(telemetry.FieldPartitions, group.Partitions), zap.Int(telemetry.FieldMembers, group.Members),
+			zap.Int(telemetry.FieldUnassigned, group.Unassigned))
 	}
 }
 
@@ -459,17 +459,20 @@ func (c *Consumer) group(ctx context.Context) (*Idle, error) {
 		case g.GroupState != "Stable":
 			return nil, fmt.Errorf("describe group %q: it is %s", c.cfg.GroupID, g.GroupState)
 		}
-		idle := &Idle{Members: len(g.Members)}
-		for _, partitions := range existing {
-			idle.Partitions += len(c.cfg.own(partitions))
-		}
-		idle.Unassigned = idle.Partitions
+		assigned := map[partitionKey]bool{}
 		for _, m := range g.Members {
 			for _, t := range m.MemberAssignments.Topics {
 				for _, id := range t.Partitions {
-					if id < existing[t.Topic] && c.cfg.reads(id) {
-						idle.Unassigned--
-					}
+					assigned[partitionKey{t.Topic, id}] = true
+				}
+			}
+		}
+		idle := &Idle{Members: len(g.Members)}
+		for topic, n := range existing {
+			for _, id := range c.cfg.own(n) {
+				idle.Partitions++
+				if !assigned[partitionKey{topic, id}] {
+					idle.Unassigned++
 				}
 			}
 		}

@@ -56,7 +56,8 @@ type Health struct {
 	// It is nil while refreshing works.
 	ClusterErr error
 	// AssignmentErr says that assigned partitions are not read, because they do not exist (contract 7.2) or because
-	// Config.Partitions does not name them, or that a partition that it names does not exist (contract 7.12).
+	// Config.Partitions does not name them. It also says that no member has partitions that Config.Partitions names, as
+	// seen in two checks in a row, or that they exist in none of the topics (contract 7.12).
 	AssignmentErr error
 	// MissingTopics are configured and do not exist. The others are consumed.
 	MissingTopics []string
@@ -290,10 +291,12 @@ func (s *session) observe(ctx context.Context) {
 			s.consumer.stalling.Forget(p)
 		}
 	}()
-	idle := idleWatch{consumer: s.consumer}
+	group := groupWatch{session: s}
 	for routine.Sleep(ctx, s.consumer.cfg.WatchInterval) {
+		if len(s.partitions) == 0 || s.consumer.cfg.Partitions != nil {
+			group.check(ctx) // the leader may name fewer, and then assigns the others to no one
+		}
 		if len(s.partitions) == 0 {
-			idle.check(ctx)
 			continue
 		}
 		s.refreshWatermarks(ctx)

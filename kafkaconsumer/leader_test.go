@@ -12,7 +12,7 @@ import (
 // leader, both could begin the group, and one could commit past what the other reads.
 func TestFailedJoinMakesNoLeader(t *testing.T) {
 	leader := &leaderView{}
-	b := observedBalancer{kafka.RangeGroupBalancer{}, leader, nil, Config{}.reads}
+	b := observedBalancer{kafka.RangeGroupBalancer{}, leader, nil, Config{}.names}
 	b.AssignGroups([]kafka.GroupMember{{ID: "a", Topics: []string{"t"}}}, []kafka.Partition{{Topic: "t"}})
 	_, err := b.UserData()
 	require.NoError(t, err)

@@ -238,7 +238,7 @@ func (e *Engine) writeProgress(ctx context.Context) error {
 	}
 	read := time.Now() // after the database's clock was read, so ages are never too short
 	var rows []models.Partition
-	var unlisted []store.Topic
+	var unlisted []store.Unlisted
 	for _, c := range e.currentConsumers() {
 		p := c.Progress()
 		inline := c.Direct()
@@ -247,7 +247,7 @@ func (e *Engine) writeProgress(ctx context.Context) error {
 		}
 		for _, t := range p.Topics {
 			if t.ListedAt.IsZero() {
-				unlisted = append(unlisted, store.Topic{Channel: p.Channel, GroupID: p.GroupID, Topic: t.Topic})
+				unlisted = append(unlisted, declared(p, t.Topic)...)
 			}
 			row := models.Partition{Channel: p.Channel, GroupID: p.GroupID, Topic: t.Topic, Partition: -1, Inline: inline,
 				CaughtUpAt: before(now, read, t.ListedAt)}
@@ -259,6 +259,22 @@ func (e *Engine) writeProgress(ctx context.Context) error {
 		}
 	}
 	return e.store.RecordProgress(ctx, rows, unlisted, now)
+}
+
+// declared returns what is declared of a topic before its partitions are known: all, or those that the group names. A
+// partition that another group has taken over must be forgotten, however often this process starts.
+func declared(p kafkaconsumer.Progress, topic string) []store.Unlisted {
+	all := store.Unlisted{Channel: p.Channel, GroupID: p.GroupID, Topic: topic}
+	if p.Named == nil {
+		return []store.Unlisted{all}
+	}
+	named := make([]store.Unlisted, len(p.Named))
+	for i, id := range p.Named {
+		partition := int32(id)
+		named[i] = all
+		named[i].Partition = &partition
+	}
+	return named
 }
 
 // before converts a moment of this process to the database's clock, which showed now at read. It returns nil for the

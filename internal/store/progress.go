@@ -11,9 +11,9 @@ import (
 type Progress interface {
 	// RecordProgress stores how far partitions are read at now, a time of Cleaner.Clock. It adds the rows that are
 	// missing and moves none back: a nil CaughtUpAt changes nothing that is known. It uses no other times of rows. It
-	// declares all rows of the unlisted topics, whose partitions this process does not know, and counts the time of
-	// rows that no worker has declared for a while.
-	RecordProgress(ctx context.Context, rows []models.Partition, unlisted []Topic, now time.Time) error
+	// declares what is known of the unlisted topics, whose partitions this process does not know, and counts the time
+	// of rows that no worker has declared for a while.
+	RecordProgress(ctx context.Context, rows []models.Partition, unlisted []Unlisted, now time.Time) error
 	// FurthestBehind returns the partition that has caught up to the earliest moment. One that has never caught up
 	// comes first. ok is false if there is none. Partitions of Inline channels count only if inline is true.
 	FurthestBehind(ctx context.Context, inline bool) (p models.Partition, ok bool, err error)
@@ -22,9 +22,11 @@ type Progress interface {
 	ForgetPartitions(ctx context.Context, undeclaredFor time.Duration) ([]models.Partition, error)
 }
 
-// Topic is a topic that a channel consumes in a group.
-type Topic struct {
+// Unlisted is a topic that a channel consumes in a group, and of which no broker has said which partitions it has.
+// Partition is one of those that the group reads, if they are named; nil means all.
+type Unlisted struct {
 	Channel, GroupID, Topic string
+	Partition               *int32
 }
 
 const (

@@ -30,7 +30,8 @@ ON DUPLICATE KEY UPDATE inline = VALUES(inline),
 
 	declareTopicSQL = `
 UPDATE {partitions} SET declared_at = ?4, undeclared_for = 0, counted_at = ?4
-WHERE channel = ?1 AND group_id = ?2 AND topic = ?3 AND (declared_at < ?5 OR undeclared_for > 0)`
+WHERE channel = ?1 AND group_id = ?2 AND topic = ?3 AND "partition" = COALESCE(?6, "partition")
+	AND (declared_at < ?5 OR undeclared_for > 0)`
 
 	undeclaredSQL = `
 SELECT channel, group_id, topic, "partition" FROM {partitions} WHERE declared_at <= ?1 AND counted_at <= ?1 FOR UPDATE SKIP LOCKED`
@@ -48,7 +49,7 @@ ORDER BY caught_up_at, channel, group_id, topic, "partition" LIMIT 1`
 	forgetPartitionSQL = `DELETE FROM {partitions} WHERE channel = ?1 AND group_id = ?2 AND topic = ?3 AND "partition" = ?4`
 )
 
-func (s *Store) RecordProgress(ctx context.Context, rows []models.Partition, unlisted []store.Topic,
+func (s *Store) RecordProgress(ctx context.Context, rows []models.Partition, unlisted []store.Unlisted,
 	now time.Time,
 ) error {
 	err := s.retrying(ctx, func(pool gorm.ConnPool) error {
@@ -73,7 +74,7 @@ func (s *Store) RecordProgress(ctx context.Context, rows []models.Partition, unl
 		}
 		for _, t := range unlisted {
 			if _, err := store.Exec(ctx, pool, s.Text(declareTopicSQL), t.Channel, t.GroupID, t.Topic, now,
-				declared); err != nil {
+				declared, t.Partition); err != nil {
 				return err
 			}
 		}

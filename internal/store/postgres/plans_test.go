@@ -212,7 +212,7 @@ func plansOf(t *testing.T, x explainer, rows int) []planned {
 			[]string{"inbox_messages_received_at", byMessage}, 5000},
 		{"recordProgressSQL", recordProgressSQL, []any{[]string{"c"}, []string{"g"}, []string{"t"}, []int32{1}, []bool{false},
 			[]time.Time{now}, now, now}, nil, 10},
-		{"declareTopicsSQL", declareTopicsSQL, []any{[]string{"c"}, []string{"g"}, []string{"t"}, now, now}, nil, 10},
+		{"declareTopicsSQL", declareTopicsSQL, []any{[]string{"c"}, []string{"g"}, []string{"t"}, []*int32{nil}, now, now}, nil, 10},
 		{"countUndeclaredSQL", countUndeclaredSQL, []any{now, now, 600}, nil, 10},
 		{"furthestBehindSQL", furthestBehindSQL, []any{true}, nil, 10},
 		{"forgetPartitionsSQL", forgetPartitionsSQL, []any{600}, nil, 10},

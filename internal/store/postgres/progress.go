@@ -26,12 +26,13 @@ WHERE EXCLUDED.caught_up_at IS NOT NULL AND (p.caught_up_at IS NULL OR p.caught_
 	OR p.declared_at < $8::timestamptz OR p.undeclared_for > 0 OR p.inline <> EXCLUDED.inline`
 
 	declareTopicsSQL = `
-UPDATE {partitions} SET declared_at = $4::timestamptz, undeclared_for = 0, counted_at = $4::timestamptz
+UPDATE {partitions} SET declared_at = $5::timestamptz, undeclared_for = 0, counted_at = $5::timestamptz
 WHERE ctid = ANY (ARRAY(
 	SELECT p.ctid FROM {partitions} p
-	JOIN unnest($1::text[], $2::text[], $3::text[]) AS t(channel, group_id, topic)
+	JOIN unnest($1::text[], $2::text[], $3::text[], $4::integer[]) AS t(channel, group_id, topic, "partition")
 		ON p.channel = t.channel AND p.group_id = t.group_id AND p.topic = t.topic
-	WHERE p.declared_at < $5::timestamptz OR p.undeclared_for > 0
+			AND p."partition" = COALESCE(t."partition", p."partition")
+	WHERE p.declared_at < $6::timestamptz OR p.undeclared_for > 0
 	FOR UPDATE OF p SKIP LOCKED
 ))`
 
@@ -50,7 +51,7 @@ ORDER BY caught_up_at NULLS FIRST, channel, group_id, topic, "partition" LIMIT 1
 )
 
 func (p *Store) RecordProgress(
-	ctx context.Context, rows []models.Partition, unlisted []store.Topic, now time.Time,
+	ctx context.Context, rows []models.Partition, unlisted []store.Unlisted, now time.Time,
 ) error {
 	now = now.UTC()
 	declared := now.Add(-store.DeclareEvery)
@@ -66,11 +67,11 @@ func (p *Store) RecordProgress(
 			caughtUp, now, declared)
 	}
 	if n := len(unlisted); n > 0 && err == nil {
-		channels, groups, topics := make([]string, n), make([]string, n), make([]string, n)
+		channels, groups, topics, partitions := make([]string, n), make([]string, n), make([]string, n), make([]*int32, n)
 		for i, t := range unlisted {
-			channels[i], groups[i], topics[i] = t.Channel, t.GroupID, t.Topic
+			channels[i], groups[i], topics[i], partitions[i] = t.Channel, t.GroupID, t.Topic, t.Partition
 		}
-		_, err = store.Exec(ctx, p.Pool(ctx), p.Text(declareTopicsSQL), channels, groups, topics, now, declared)
+		_, err = store.Exec(ctx, p.Pool(ctx), p.Text(declareTopicsSQL), channels, groups, topics, partitions, now, declared)
 	}
 	if err == nil {
 		_, err = store.Exec(ctx, p.Pool(ctx), p.Text(countUndeclaredSQL), now, now.Add(-store.CountUndeclaredEvery),

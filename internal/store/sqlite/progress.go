@@ -25,7 +25,8 @@ WHERE excluded.caught_up_at IS NOT NULL AND (caught_up_at IS NULL OR caught_up_a
 
 	declareTopicsSQL = `
 UPDATE {partitions} SET declared_at = ?2, undeclared_for = 0, counted_at = ?2
-WHERE (channel, group_id, topic) IN (SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]') FROM json_each(?1))
+WHERE EXISTS (SELECT 1 FROM json_each(?1) WHERE channel = json_extract(value, '$[0]') AND group_id = json_extract(value, '$[1]')
+		AND topic = json_extract(value, '$[2]') AND "partition" = COALESCE(json_extract(value, '$[3]'), "partition"))
 	AND (declared_at < ?3 OR undeclared_for > 0)`
 
 	countUndeclaredSQL = `
@@ -41,7 +42,7 @@ ORDER BY caught_up_at NULLS FIRST, channel, group_id, topic, "partition" LIMIT 1
 )
 
 func (s *Store) RecordProgress(
-	ctx context.Context, rows []models.Partition, unlisted []store.Topic, now time.Time,
+	ctx context.Context, rows []models.Partition, unlisted []store.Unlisted, now time.Time,
 ) error {
 	at, declared := store.SQLiteTime(now), store.SQLiteTime(now.Add(-store.DeclareEvery))
 	var err error
@@ -53,9 +54,9 @@ func (s *Store) RecordProgress(
 		_, err = store.Exec(ctx, s.Pool(ctx), s.Text(recordProgressSQL), base.JSONList(list), at, declared)
 	}
 	if len(unlisted) > 0 && err == nil {
-		list := make([][3]string, len(unlisted))
+		list := make([][4]any, len(unlisted))
 		for i, t := range unlisted {
-			list[i] = [3]string{t.Channel, t.GroupID, t.Topic}
+			list[i] = [4]any{t.Channel, t.GroupID, t.Topic, t.Partition}
 		}
 		_, err = store.Exec(ctx, s.Pool(ctx), s.Text(declareTopicsSQL), base.JSONList(list), at, declared)
 	}

@@ -67,18 +67,22 @@ var progressTests = []test{
 		require.Equal(s, "a", s.furthestBehind(false).Channel)
 	}},
 	{"what no worker declares is counted while workers run, and forgotten", func(s *suite) {
-		s.record(noon, partition("gone", 0, noon), partition("here", 0, noon), partition("unlisted", 0, noon))
-		now := noon
+		s.record(noon, partition("gone", 0, noon), partition("here", 0, noon), partition("named", 0, noon),
+			partition("named", 4, noon), partition("unlisted", 0, noon))
+		now, named := noon, int32(0)
 		for range 6 {
 			now = now.Add(store.CountUndeclaredEvery)
 			for range 2 { // two processes
 				require.NoError(s, s.store.RecordProgress(s.ctx, []models.Partition{partition("here", 0, time.Time{})},
-					[]store.Topic{{Channel: "unlisted", GroupID: "g", Topic: "t"}}, now))
+					[]store.Unlisted{{Channel: "unlisted", GroupID: "g", Topic: "t"},
+						{Channel: "named", GroupID: "g", Topic: "t", Partition: &named}}, now))
 			}
 		}
 		require.Equal(s, []models.Partition{
 			{Channel: "gone", UndeclaredFor: 3600, DeclaredAt: noon, CountedAt: now},
 			{Channel: "here", DeclaredAt: now, CountedAt: now},
+			{Channel: "named", DeclaredAt: now, CountedAt: now},
+			{Channel: "named", UndeclaredFor: 3600, DeclaredAt: noon, CountedAt: now}, // another group reads it now
 			{Channel: "unlisted", DeclaredAt: now, CountedAt: now},
 		}, s.withoutRest(s.partitions()))
 		s.record(now.Add(1000*time.Hour), partition("here", 0, time.Time{}))
@@ -89,11 +93,11 @@ var progressTests = []test{
 		require.Empty(s, none)
 		forgotten, err := s.store.ForgetPartitions(s.ctx, 80*time.Minute)
 		require.NoError(s, err)
-		require.Len(s, forgotten, 1)
-		require.Equal(s, "gone", forgotten[0].Channel)
-		require.Len(s, s.partitions(), 2)
+		require.Len(s, forgotten, 2)
+		require.ElementsMatch(s, []string{"gone", "named"}, []string{forgotten[0].Channel, forgotten[1].Channel})
+		require.Len(s, s.partitions(), 3)
 		s.record(now.Add(1000*time.Hour), partition("unlisted", 0, time.Time{}))
-		require.Zero(s, s.partitions()[1].UndeclaredFor, "it is declared again")
+		require.Zero(s, s.partitions()[2].UndeclaredFor, "it is declared again")
 	}},
 }
 
