@@ -6,13 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/gorm-inbox/inbox/examples/internal/demo"
-	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
 // Table names the shard that owns each partition. A partition has one owner by construction, so no two groups read it.
@@ -24,7 +23,7 @@ func firstTable() Table {
 	return Table{"shard1", "shard2", "shard3", "shard4", "shard1", "shard2", "shard3", "shard4"}
 }
 
-// Of returns the partitions of a shard. A shard without any is an error: an empty list would not be a consumer's.
+// Of returns the partitions of a shard. A shard without any is an error: a nil list would mean all.
 func (t Table) Of(shard string) (own []int, err error) {
 	for partition, owner := range t {
 		if owner == shard {
@@ -50,12 +49,15 @@ type Cluster struct {
 	databases map[string]*demo.Database // by shard
 	processes map[string]*demo.Process  // by shard
 	started   int                       // processes so far
+	site      string                    // of the dashboards
 }
 
-// Open creates the topic and the databases, also that of the shard that is added later. They end with env.
+// Open creates the topic and the databases, also that of the shard that is added later. Each first owner begins its
+// partitions at offset 0: with StartOffset None a group reads nothing without one. All of it ends with env.
 func Open(ctx context.Context, env *demo.Environment, brokers string) (*Cluster, error) {
 	c := &Cluster{env: env, topic: "deposits." + env.Run, table: firstTable(), databases: map[string]*demo.Database{},
 		processes: map[string]*demo.Process{}}
+	env.Apart = true
 	shards := append(c.table.Shards(), added)
 	var err error
 	for _, shard := range shards {
@@ -70,9 +72,9 @@ func Open(ctx context.Context, env *demo.Environment, brokers string) (*Cluster,
 		return nil, err
 	}
 	c.admin = kadm.NewClient(c.broker.Client)
-	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	creating, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
-	if _, err := c.admin.CreateTopic(ctx, int32(len(c.table)), 1, nil, c.topic); err != nil {
+	if _, err := c.admin.CreateTopic(creating, int32(len(c.table)), 1, nil, c.topic); err != nil {
 		return nil, fmt.Errorf("create topic %q: %w", c.topic, err)
 	}
 	env.Cleanup(func(ctx context.Context, keep bool) error {
@@ -83,7 +85,10 @@ func Open(ctx context.Context, env *demo.Environment, brokers string) (*Cluster,
 		_, groupErr := c.admin.DeleteGroups(ctx, c.groups(shards)...)
 		return errors.Join(topicErr, groupErr)
 	})
-	return c, nil
+	for partition, owner := range c.table {
+		err = errors.Join(err, c.begin(ctx, owner, map[int]int64{partition: 0}))
+	}
+	return c, errors.Join(err, c.ServeDashboards(ctx))
 }
 
 // group is the consumer group of a shard: its rebalances stop no other shard.
@@ -100,12 +105,8 @@ func (c *Cluster) groups(shards []string) []string {
 // config returns what a process of the shard gets from the table.
 func (c *Cluster) config(shard string) (Config, error) {
 	own, err := c.table.Of(shard)
-	cfg := Config{Shard: shard, Database: c.databases[shard].DSN, Brokers: c.broker.Addresses, Topic: c.topic,
-		Group: c.group(shard), Partitions: own, Session: c.broker.Session, Calls: c.env.File("calls.log")}
-	if shard == added {
-		cfg.StartOffset = kafkaconsumer.None // its partitions begin where their last owner has ended, or not at all
-	}
-	return cfg, err
+	return Config{Shard: shard, Database: c.databases[shard].DSN, Brokers: c.broker.Addresses, Topic: c.topic,
+		Group: c.group(shard), Partitions: own, Session: c.broker.Session, Calls: c.env.File("calls.log")}, err
 }
 
 // Start starts a process of a shard with the partitions that the table has for it now.
@@ -167,95 +168,119 @@ func (c *Cluster) Progress(ctx context.Context, shards ...string) (p Progress, e
 	return p, nil
 }
 
+// Await waits until shards have done all that is theirs.
+func (c *Cluster) Await(ctx context.Context, shards ...string) error {
+	return demo.Watch(ctx, func(ctx context.Context) (Progress, error) { return c.Progress(ctx, shards...) },
+		func(p Progress) (bool, error) {
+			c.env.Show("%s: %s", strings.Join(shards, ", "), p)
+			return p.done(), c.Workers().Unexpected()
+		})
+}
+
 // unread counts the records of the shards' partitions whose offsets their groups have not committed.
 func (c *Cluster) unread(ctx context.Context, shards ...string) (unread int64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	ends, err := c.admin.ListEndOffsets(ctx, c.topic)
-	if err = errors.Join(err, ends.Error()); err != nil {
-		return 0, fmt.Errorf("end of topic %q: %w", c.topic, err)
-	}
 	for _, shard := range shards {
 		own, err := c.table.Of(shard)
 		if err != nil {
 			return 0, err
 		}
 		for _, partition := range own {
-			end, _ := ends.Lookup(c.topic, int32(partition))
+			end, err := c.end(ctx, partition)
+			if err != nil {
+				return 0, err
+			}
 			committed, err := c.committed(ctx, shard, partition)
 			if err != nil {
 				return 0, err
 			}
-			unread += end.Offset - committed
+			unread += end - committed
 		}
 	}
 	return unread, nil
 }
 
-// committed returns the offset that a shard's group has committed, 0 if there is none.
+// end returns the offset at which a partition ends.
+func (c *Cluster) end(ctx context.Context, partition int) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	ends, err := c.admin.ListEndOffsets(ctx, c.topic)
+	if err = errors.Join(err, ends.Error()); err != nil {
+		return 0, fmt.Errorf("end of topic %q: %w", c.topic, err)
+	}
+	end, _ := ends.Lookup(c.topic, int32(partition))
+	return end.Offset, nil
+}
+
+// committed returns the offset that a shard's group has committed.
 func (c *Cluster) committed(ctx context.Context, shard string, partition int) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
 	offsets, err := c.admin.FetchOffsets(ctx, c.group(shard))
-	// The group does not exist before its first member joins.
-	if err = errors.Join(err, offsets.Error()); err != nil && !errors.Is(err, kerr.GroupIDNotFound) {
+	at, ok := offsets.Lookup(c.topic, int32(partition))
+	if err = errors.Join(err, offsets.Error()); err == nil && (!ok || at.At < 0) {
+		err = fmt.Errorf("partition %d has none", partition)
+	}
+	if err != nil {
 		return 0, fmt.Errorf("offsets of group %q: %w", c.group(shard), err)
 	}
-	at, _ := offsets.Lookup(c.topic, int32(partition))
-	return max(at.At, 0), nil
+	return at.At, nil
 }
 
-// crash kills a shard's process, if possible when it has stored records of a partition and not committed their offsets.
-func (c *Cluster) crash(ctx context.Context, shard string, partition int) error {
-	began := time.Now()
-	uncommitted := func(ctx context.Context) (int64, error) {
-		next, err := c.nextOffset(ctx, shard, partition)
-		if err != nil {
-			return 0, err
+// begin sets the offsets at which a shard begins its partitions. None of its processes may run.
+func (c *Cluster) begin(ctx context.Context, shard string, at map[int]int64) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	offsets := kadm.Offsets{}
+	for partition, offset := range at {
+		offsets.AddOffset(c.topic, int32(partition), offset, -1)
+	}
+	if err := c.admin.CommitAllOffsets(ctx, c.group(shard), offsets); err != nil {
+		return fmt.Errorf("set the offsets of group %q: %w", c.group(shard), err)
+	}
+	return nil
+}
+
+// Restart kills a shard's process and starts it again as it was, with the partitions that it had.
+func (c *Cluster) Restart(shard string) error {
+	p := c.processes[shard]
+	if err := p.Kill(); err != nil {
+		return err
+	}
+	return p.Start()
+}
+
+// Outage takes a shard's database away during a call.
+func (c *Cluster) Outage(ctx context.Context, shard string, during func(ctx context.Context) error) (err error) {
+	restore, err := cut(ctx, c.databases[shard], c.databases[added])
+	if err != nil {
+		return fmt.Errorf("take the database of %s away: %w", shard, err)
+	}
+	defer func() { err = errors.Join(err, restore()) }()
+	return during(ctx)
+}
+
+// cut makes a database of PostgreSQL end all connections and refuse others, until restore is called. Another database
+// serves for that. On MySQL and SQLite the inbox is locked instead.
+func cut(ctx context.Context, d, other *demo.Database) (restore func() error, err error) {
+	if demo.OnMySQL(d.DSN) || demo.OnSQLite(d.DSN) {
+		tx := d.DB.WithContext(ctx).Begin() // on SQLite this takes the lock for writing
+		if tx.Error != nil || demo.OnSQLite(d.DSN) {
+			return func() error { return tx.Rollback().Error }, tx.Error
 		}
-		committed, err := c.committed(ctx, shard, partition)
-		return next - committed, err
-	}
-	err := demo.Watch(ctx, uncommitted, func(n int64) (bool, error) {
-		return n > 0 || time.Since(began) > 3*time.Second, nil
-	})
-	return errors.Join(err, c.processes[shard].Kill())
-}
-
-// Outage blocks a shard's database while send runs and until all other shards have done what is theirs. It returns how
-// many records then wait for the blocked one.
-func (c *Cluster) Outage(
-	ctx context.Context, shard string, send func(ctx context.Context) error,
-) (waited int64, err error) {
-	release, err := block(ctx, c.databases[shard])
-	if err != nil {
-		return 0, fmt.Errorf("block the database of %s: %w", shard, err)
-	}
-	defer func() { err = errors.Join(err, release()) }()
-	if err := send(ctx); err != nil {
-		return 0, err
-	}
-	others := slices.DeleteFunc(c.table.Shards(), func(other string) bool { return other == shard })
-	err = demo.Watch(ctx, func(ctx context.Context) (Progress, error) { return c.Progress(ctx, others...) },
-		func(p Progress) (bool, error) {
-			c.env.Show("without %s: %s", shard, p)
-			return p.done(), c.Workers().Unexpected()
-		})
-	if err != nil {
-		return 0, err
-	}
-	return c.unread(ctx, shard)
-}
-
-// block keeps the inbox of a database from storing anything until release is called.
-func block(ctx context.Context, d *demo.Database) (release func() error, err error) {
-	tx := d.DB.WithContext(ctx).Begin() // on SQLite this takes the lock for writing
-	switch {
-	case tx.Error != nil:
-		return nil, tx.Error
-	case demo.OnMySQL(d.DSN):
-		err = tx.Exec("LOCK TABLES inbox_messages WRITE").Error
+		err := tx.Exec("LOCK TABLES inbox_messages WRITE").Error
 		return func() error { return errors.Join(tx.Exec("UNLOCK TABLES").Error, tx.Rollback().Error) }, err
-	case !demo.OnSQLite(d.DSN):
-		err = tx.Exec("LOCK TABLE inbox_messages IN ACCESS EXCLUSIVE MODE").Error
 	}
-	return func() error { return tx.Rollback().Error }, err
+	var name string
+	if err := d.DB.WithContext(ctx).Raw("SELECT current_database()").Scan(&name).Error; err != nil {
+		return nil, err
+	}
+	allow := func(ctx context.Context, allowed bool) error {
+		return other.DB.WithContext(ctx).Exec(fmt.Sprintf("ALTER DATABASE %s ALLOW_CONNECTIONS %t", name, allowed)).Error
+	}
+	if err := allow(ctx, false); err != nil {
+		return nil, err
+	}
+	err = other.DB.WithContext(ctx).Exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = ?",
+		name).Error
+	return func() error { return allow(context.WithoutCancel(ctx), true) }, err
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"io"
 
@@ -33,10 +34,11 @@ type Account struct {
 	Cents     int64  `gorm:"not null"`
 }
 
-// Entry records one deposit. Only the inbox prevents a second one for the same deposit.
+// Entry records one deposit, in the database of its account. Only the inbox prevents a second one for the same deposit.
 type Entry struct {
-	ID        int64  `gorm:"primaryKey"`
+	ID        string `gorm:"primaryKey;size:26"` // random, so that it is another one in no shard
 	DepositID string `gorm:"not null"`
+	Partition int    `gorm:"not null;index"`
 	Account   string `gorm:"not null"`
 	// Position is the account's count of deposits, with this one, as the handler found it.
 	Position int `gorm:"not null"`
@@ -64,7 +66,8 @@ func (b *Book) Deposit(_ context.Context, tx *gorm.DB, m handler.Message[Deposit
 	if err := tx.Save(&account).Error; err != nil {
 		return fmt.Errorf("save account %s: %w", d.Account, err)
 	}
-	entry := Entry{DepositID: d.ID, Account: d.Account, Position: account.Deposits}
+	entry := Entry{ID: rand.Text(), DepositID: d.ID, Partition: account.Partition, Account: d.Account,
+		Position: account.Deposits}
 	if err := tx.Create(&entry).Error; err != nil {
 		return fmt.Errorf("book deposit %s: %w", d.ID, err)
 	}

@@ -19,7 +19,17 @@ type Result struct {
 type Shard struct {
 	demo.Stored
 	Accounts []Account
-	Entries  []Entry // in the order of booking
+	Entries  []Entry
+}
+
+// Processed counts the deposits that the shard has booked itself.
+func (s *Shard) Processed() (n int) {
+	for _, status := range s.Statuses {
+		if status.Processed() {
+			n++
+		}
+	}
+	return n
 }
 
 // ReadResult reads the databases, the broker and the file of the handler's calls.
@@ -66,10 +76,14 @@ func Balance(journal map[string]Sent, table Table, r Result) *demo.Ledger {
 	for name, shard := range r.Shards {
 		for _, entry := range shard.Entries {
 			booked = append(booked, entry.DepositID)
-			if sent, known := journal[entry.DepositID]; known && entry.Position != sent.Number {
+			sent, known := journal[entry.DepositID]
+			if known && entry.Position != sent.Number {
 				outOfOrder++
 				l.Problem("%s: number %d of %s is booked as number %d in %s", sent.ID, sent.Number, sent.Account,
 					entry.Position, name)
+			}
+			if known && table[sent.Partition] != name {
+				l.Problem("%s is in %s, and its partition %d is not", sent.ID, name, sent.Partition)
 			}
 		}
 		for _, account := range shard.Accounts {

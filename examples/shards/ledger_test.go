@@ -19,8 +19,9 @@ func perfect() (map[string]Sent, Table, Result) {
 	for _, shard := range table.Shards() {
 		r.Shards[shard] = &Shard{}
 	}
-	for _, d := range MakeDeposits(300, 50, rand.New(rand.NewPCG(1, 1))) {
-		sent := Sent{d, len(d.Account) % len(table)}
+	deposits := Deposits{Accounts: 50, Random: rand.New(rand.NewPCG(1, 1))}
+	for _, d := range deposits.Next(300) {
+		sent := Sent{Deposit: d, Partition: len(d.Account) % len(table)}
 		journal[d.ID] = sent
 		shard := r.Shards[table[sent.Partition]]
 		shard.Entries = append(shard.Entries, Entry{DepositID: d.ID, Account: d.Account, Position: d.Number})
@@ -63,6 +64,9 @@ func TestBrokenResultsAreDetected(t *testing.T) {
 		"a deposit is booked in two shards": {func(r *Result) {
 			r.Shards[added].Entries = append(r.Shards[added].Entries, anyOf(*r).Entries[0])
 		}, "doubled: 1", []int{0, 1, 0}},
+		"a deposit stayed with the former owner": {func(r *Result) {
+			r.Shards[added].Entries, anyOf(*r).Entries = anyOf(*r).Entries[:1], anyOf(*r).Entries[1:]
+		}, "is in " + added, []int{0, 0, 0}},
 		"a deposit is booked too early": {func(r *Result) {
 			anyOf(*r).Entries[0].Position++
 		}, "is booked as number", []int{0, 0, 1}},

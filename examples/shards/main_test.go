@@ -17,20 +17,21 @@ func TestMain(m *testing.M) { demotest.Main(m, main) }
 // requireWhole checks the figures that the program prints at the end.
 func requireWhole(t *testing.T, out string, deposits, kills float64) {
 	t.Helper()
-	got := demotest.Figures(t, out, "expected", "effects", "lost", "doubled", "out_of_order", "waited", "moved",
-		"dashboards", "kills", "reruns")
-	for _, byChance := range []string{"waited", "moved", "reruns"} {
-		require.Positive(t, got[byChance], byChance)
-		delete(got, byChance)
+	got := demotest.Figures(t, out, "expected", "effects", "lost", "doubled", "out_of_order", "waited", "dashboards",
+		"uncommitted", "arrived", "relearned", "moved", "kills", "reruns")
+	require.Greater(t, got["expected"], deposits, "more arrive during the move")
+	require.Equal(t, got["expected"], got["effects"])
+	require.GreaterOrEqual(t, got["kills"], kills+2, "one in the outage, and one before the move or more")
+	for _, least := range []string{"waited", "dashboards", "uncommitted", "arrived", "relearned", "moved", "reruns"} {
+		require.Positive(t, got[least], least)
 	}
-	require.Equal(t, map[string]float64{"expected": deposits, "effects": deposits, "lost": 0, "doubled": 0,
-		"out_of_order": 0, "dashboards": 5, "kills": kills}, got)
+	require.Equal(t, []float64{0, 0, 0}, []float64{got["lost"], got["doubled"], got["out_of_order"]})
 }
 
 func TestShardsBookOnceInOrderThroughKillsAnOutageAndAMove(t *testing.T) {
 	demotest.OnEach(t, func(t *testing.T, server string) {
 		requireWhole(t, demotest.Balances(t, command.Run, append(demotest.On(server), "-deposits", "800", "-accounts", "60",
-			"-kills", "2", "-seed", "3")...), 800, 3)
+			"-kills", "2", "-seed", "3")...), 800, 2)
 	})
 }
 
@@ -40,11 +41,11 @@ func TestShardsBalanceOnRealServers(t *testing.T) {
 		testenv.LeaveOut(t, "Kafka on a real broker", "INBOX_TEST_KAFKA")
 	}
 	requireWhole(t, demotest.Balances(t, command.Run, "-deposits", "800", "-accounts", "60", "-kills", "2", "-seed", "5",
-		"-postgres", testenv.PostgresDSN(t), "-kafka", kafka), 800, 3)
+		"-postgres", testenv.PostgresDSN(t), "-kafka", kafka), 800, 2)
 }
 
 func TestCommandNeedsNothingButGo(t *testing.T) {
-	requireWhole(t, demotest.GoRun(t, "shards", "-deposits", "400", "-accounts", "60", "-kills", "0"), 400, 1)
+	requireWhole(t, demotest.GoRun(t, "shards", "-deposits", "400", "-accounts", "60", "-kills", "0"), 400, 0)
 }
 
 func TestUnexpectedWorkerExitFailsTheRun(t *testing.T) {

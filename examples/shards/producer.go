@@ -16,25 +16,39 @@ const (
 	oneRepeatIn = 6   // one batch in so many is followed by one that was sent before
 )
 
-// MakeDeposits makes n deposits in the order in which they are to be sent.
-func MakeDeposits(n, accounts int, random *rand.Rand) []Deposit {
-	deposits, numbers := make([]Deposit, n), map[string]int{}
+// Deposits makes deposits in the order in which they are to be sent.
+type Deposits struct {
+	Accounts int
+	Random   *rand.Rand
+
+	made    int
+	numbers map[string]int // by account
+}
+
+// Next makes the next n deposits.
+func (d *Deposits) Next(n int) []Deposit {
+	if d.numbers == nil {
+		d.numbers = map[string]int{}
+	}
+	deposits := make([]Deposit, n)
 	for i := range deposits {
-		account := fmt.Sprintf("account-%d", 1+random.IntN(accounts))
-		numbers[account]++
-		deposits[i] = Deposit{ID: fmt.Sprintf("deposit-%06d", i+1), Account: account, Cents: 1 + random.Int64N(maxCents),
-			Number: numbers[account]}
-		if random.IntN(oneFailsIn) == 0 {
+		account := fmt.Sprintf("account-%d", 1+d.Random.IntN(d.Accounts))
+		d.made++
+		d.numbers[account]++
+		deposits[i] = Deposit{ID: fmt.Sprintf("deposit-%06d", d.made), Account: account, Cents: 1 + d.Random.Int64N(maxCents),
+			Number: d.numbers[account]}
+		if d.Random.IntN(oneFailsIn) == 0 {
 			deposits[i].Failures = 1
 		}
 	}
 	return deposits
 }
 
-// Sent is a deposit that the broker has acknowledged, and in which partition.
+// Sent is a deposit that the broker has acknowledged, and where: at first, if it was sent more than once.
 type Sent struct {
 	Deposit
 	Partition int
+	Offset    int64
 }
 
 // Producer sends deposits. It runs in the parent process, which is never killed: what the shards do is judged by its
@@ -72,6 +86,17 @@ func (p *Producer) Send(ctx context.Context, deposits []Deposit) error {
 	return nil
 }
 
+// Repeat sends some deposits again that are in a partition before an offset. It returns how many.
+func (p *Producer) Repeat(ctx context.Context, partition int, before int64) (int, error) {
+	var again []Deposit
+	for _, sent := range p.journal {
+		if sent.Partition == partition && sent.Offset < before && len(again) < maxInBatch {
+			again = append(again, sent.Deposit)
+		}
+	}
+	return len(again), p.produce(ctx, again)
+}
+
 func (p *Producer) produce(ctx context.Context, batch []Deposit) error {
 	records := make([]*kgo.Record, len(batch))
 	for i, d := range batch {
@@ -86,7 +111,9 @@ func (p *Producer) produce(ctx context.Context, batch []Deposit) error {
 		return fmt.Errorf("send deposits: %w", err)
 	}
 	for i, d := range batch {
-		p.journal[d.ID] = Sent{d, int(records[i].Partition)}
+		if _, again := p.journal[d.ID]; !again {
+			p.journal[d.ID] = Sent{d, int(records[i].Partition), records[i].Offset}
+		}
 	}
 	return nil
 }

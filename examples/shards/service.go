@@ -18,15 +18,14 @@ const channel = "deposits"
 
 // Config is what a process of a shard gets at its start.
 type Config struct {
-	Shard       string
-	Database    string // a DSN, see demo.Open
-	Brokers     []string
-	Topic       string
-	Group       string // the shard's own
-	Partitions  []int  // the shard's in the table
-	StartOffset kafkaconsumer.StartOffset
-	Session     time.Duration
-	Calls       string // the file in which the handler notes its calls
+	Shard      string
+	Database   string // a DSN, see demo.Open
+	Brokers    []string
+	Topic      string
+	Group      string // the shard's own
+	Partitions []int  // the shard's in the table
+	Session    time.Duration
+	Calls      string // the file in which the handler notes its calls
 }
 
 // NewInbox declares a shard's inbox. It has the shard's name, so no process starts on another shard's database. Only
@@ -47,7 +46,7 @@ func NewInbox(cfg Config, db *gorm.DB, book *Book, log *zap.Logger) (*inbox.Inbo
 		inbox.Channel(channel,
 			inbox.Kafka(kafkaconsumer.Config{
 				Brokers: cfg.Brokers, Topics: []string{cfg.Topic}, GroupID: cfg.Group, Partitions: cfg.Partitions,
-				StartOffset: cfg.StartOffset, SessionTimeout: cfg.Session, HeartbeatInterval: cfg.Session / 6,
+				StartOffset: kafkaconsumer.None, SessionTimeout: cfg.Session, HeartbeatInterval: cfg.Session / 6,
 				CommitInterval: time.Second, // so that a kill leaves records that are stored and not committed
 			}),
 			inbox.On("deposit.made", inbox.Tx(bookDeposit, book.Deposit, handler.Ordered(), handler.TxGroup(10))),

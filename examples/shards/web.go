@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/gorm-inbox/inbox/dashboard"
@@ -32,17 +34,17 @@ func Dashboards(databases map[string]*demo.Database) (http.Handler, error) {
 	return dashboard.Several(all)
 }
 
-// ServeDashboards serves them until the environment is closed, and returns their address.
-func (c *Cluster) ServeDashboards(ctx context.Context) (site string, err error) {
+// ServeDashboards serves them until the environment is closed.
+func (c *Cluster) ServeDashboards(ctx context.Context) error {
 	dashboards, err := Dashboards(c.databases)
 	if err != nil {
-		return "", err
+		return err
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/inbox/", http.StripPrefix("/inbox", dashboards))
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
-		return "", err
+		return err
 	}
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
 		IdleTimeout: time.Minute}
@@ -55,17 +57,22 @@ func (c *Cluster) ServeDashboards(ctx context.Context) (site string, err error) 
 		}
 		return err
 	})
-	return fmt.Sprintf("http://%s/inbox/", listener.Addr()), nil
+	c.site = fmt.Sprintf("http://%s/inbox/", listener.Addr())
+	return nil
 }
 
-// AnsweringDashboards counts the shards whose dashboard answers.
-func (c *Cluster) AnsweringDashboards(ctx context.Context, site string) (n int) {
+// AnsweringDashboards counts those of the shards whose dashboard finds a deposit that the shard has booked.
+func (c *Cluster) AnsweringDashboards(ctx context.Context, shards []string) (n int) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	client := &http.Client{}
 	defer client.CloseIdleConnections()
-	for shard := range c.databases {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, site+shard+"/", nil)
+	for _, shard := range shards {
+		var booked Entry
+		if err := c.databases[shard].DB.WithContext(ctx).Take(&booked).Error; err != nil {
+			continue
+		}
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.site+shard+"/messages?id="+booked.DepositID, nil)
 		if err != nil {
 			continue
 		}
@@ -73,7 +80,8 @@ func (c *Cluster) AnsweringDashboards(ctx context.Context, site string) (n int) 
 		if err != nil {
 			continue
 		}
-		if response.Body.Close(); response.StatusCode == http.StatusOK {
+		page, err := io.ReadAll(response.Body)
+		if response.Body.Close(); err == nil && strings.Contains(string(page), "<strong>1</strong> match") {
 			n++
 		}
 	}

@@ -33,7 +33,7 @@ const sqlitePrefix = "file:"
 // connections is the size of the pool that a run reads its databases with.
 const connections = 15
 
-// Database is a SQLite file, a PostgreSQL schema, or a database of MySQL or MariaDB.
+// Database is a SQLite file, a schema or database of PostgreSQL, or a database of MySQL or MariaDB.
 type Database struct {
 	DSN string // for Open in other processes
 	DB  *gorm.DB
@@ -46,9 +46,12 @@ type server struct {
 	dsn          func(server, name string) (string, error)
 }
 
-func serverOf(dsn string) server {
-	if OnMySQL(dsn) {
+func (e *Environment) server() server {
+	switch {
+	case OnMySQL(e.Server):
 		return server{"MySQL database", "CREATE DATABASE %s", "DROP DATABASE %s", withDatabase}
+	case e.Apart:
+		return server{"PostgreSQL database", "CREATE DATABASE %s", "DROP DATABASE %s WITH (FORCE)", withDatabase}
 	}
 	return server{"PostgreSQL schema", "CREATE SCHEMA %s", "DROP SCHEMA %s CASCADE", withSearchPath}
 }
@@ -57,7 +60,7 @@ func serverOf(dsn string) server {
 func (e *Environment) Database(ctx context.Context, name string) (*Database, error) {
 	d := &Database{DSN: sqliteDSN(e.File(name + ".db"))}
 	if e.Server != "" {
-		of, created := serverOf(e.Server), e.Name+"_"+name+"_"+e.Run
+		of, created := e.server(), e.Name+"_"+name+"_"+e.Run
 		var err error
 		if d.DSN, err = of.dsn(e.Server, created); err != nil {
 			return nil, err
@@ -83,6 +86,9 @@ func (e *Environment) Database(ctx context.Context, name string) (*Database, err
 
 // withDatabase names another database in a DSN.
 func withDatabase(dsn, name string) (string, error) {
+	if !OnMySQL(dsn) {
+		return withPostgresDatabase(dsn, name)
+	}
 	config, err := driver.ParseDSN(dsn)
 	if err != nil {
 		return "", errors.New("the MySQL DSN is invalid") // the DSN may hold a password
@@ -91,18 +97,29 @@ func withDatabase(dsn, name string) (string, error) {
 	return config.FormatDSN(), nil
 }
 
+func withPostgresDatabase(dsn, name string) (string, error) {
+	return changed(dsn, " dbname="+name, func(address *url.URL) { address.Path = "/" + name })
+}
+
 // withSearchPath makes connections see the schema's tables only.
 func withSearchPath(dsn, schema string) (string, error) {
+	return changed(dsn, " search_path="+schema, func(address *url.URL) {
+		query := address.Query()
+		query.Set("search_path", schema)
+		address.RawQuery = query.Encode()
+	})
+}
+
+// changed returns a DSN of PostgreSQL with a change: a URL, or settings, of which the last one of a name counts.
+func changed(dsn, setting string, change func(address *url.URL)) (string, error) {
 	if !strings.Contains(dsn, "://") {
-		return dsn + " search_path=" + schema, nil
+		return dsn + setting, nil
 	}
 	address, err := url.Parse(dsn)
 	if err != nil {
 		return "", errors.New("the PostgreSQL DSN is not a URL") // the DSN may hold a password
 	}
-	query := address.Query()
-	query.Set("search_path", schema)
-	address.RawQuery = query.Encode()
+	change(address)
 	return address.String(), nil
 }
 

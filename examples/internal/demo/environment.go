@@ -27,8 +27,10 @@ type Options struct {
 type Environment struct {
 	Options
 	// Run names the run, for whatever else it creates: letters and digits.
-	Run    string
-	Dir    string
+	Run string
+	Dir string
+	// Apart gives each Database of PostgreSQL a database of its own. Otherwise it is a schema.
+	Apart  bool
 	Random *rand.Rand // repeatable by the seed
 
 	shown   time.Time // the last progress
@@ -88,5 +90,5 @@ func (e *Environment) String() string {
 	if e.Server == "" {
 		return "SQLite in " + e.Dir
 	}
-	return fmt.Sprintf("%s %s, files in %s", serverOf(e.Server).noun, strings.Join(e.created, " and "), e.Dir)
+	return fmt.Sprintf("%s %s, files in %s", e.server().noun, strings.Join(e.created, " and "), e.Dir)
 }

@@ -34,6 +34,14 @@ func (l *Ledger) Zero(name string, value int) {
 	l.Expect(name, value, 0)
 }
 
+// Positive adds a figure that must be above 0.
+func (l *Ledger) Positive(name string, value int) {
+	l.Figure(name, value)
+	if value <= 0 {
+		l.Problem("%s: %d, should be above 0", name, value)
+	}
+}
+
 // Count returns a figure that is an int.
 func (l *Ledger) Count(name string) int {
 	for _, f := range l.figures {
