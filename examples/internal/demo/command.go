@@ -91,7 +91,7 @@ func (c Command[S]) Parse(args []string, stderr io.Writer) (s S, o Options, err 
 	flags := &Flags{FlagSet: flag.NewFlagSet(c.Name, flag.ContinueOnError)}
 	flags.SetOutput(stderr)
 	var postgres, mysql string
-	flags.StringVar(&postgres, "postgres", "", "`DSN` of a PostgreSQL instead of SQLite: schemas of its own")
+	flags.StringVar(&postgres, "postgres", "", "`DSN` of a PostgreSQL instead of SQLite: schemas or databases of its own")
 	flags.StringVar(&mysql, "mysql", "", "`DSN` of a MySQL or MariaDB instead of SQLite: databases of its own")
 	flags.checks = append(flags.checks, func() error {
 		switch o.Server = postgres + mysql; {
