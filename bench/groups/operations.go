@@ -239,7 +239,9 @@ func (s *stuckInbox) fill(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	s.accepted = time.Now()
+	if err := s.ib.DB.WithContext(ctx).Raw(`SELECT max(received_at) FROM inbox_messages`).Scan(&s.accepted).Error; err != nil {
+		return err
+	}
 	if err := s.ib.Preload(ctx, s.database.DSN, completed, s.completed+2*s.failed-1, s.ordered); err != nil {
 		return err
 	}
