@@ -99,6 +99,9 @@ func mergeGroup(page string, a about, r *trial.Result) (string, error) {
 	atLine, atGroup := strings.Index(page, "\n```\n\n## What limits them"), len(page)
 	all := groups.All()
 	after := slices.IndexFunc(all, func(g trial.Group) bool { return g.Name == r.Group.Name })
+	if after < 0 { // it is the last one
+		after = len(all) - 1
+	}
 	for _, g := range slices.Backward(all[after+1:]) {
 		if at := strings.Index(page, groupHeading(g)); at >= 0 {
 			atGroup = at

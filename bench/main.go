@@ -7,6 +7,7 @@
 //	go run -C bench . -json FILE       all measures, for programs
 //	go run -C bench . -profiles DIR    a CPU profile of each variant, for go tool pprof
 //	go run -C bench . -docs            also writes docs/benchmarks.md; with -only, these groups in it
+//	go run -C bench . -messages N      the group "large" alone, beside N completed messages, at 1 KB of disk each
 package main
 
 import (
@@ -38,6 +39,7 @@ func main() {
 		rounds = flag.Int("rounds", 3, "how often each variant is measured")
 		toJSON = flag.String("json", "", "write all measures to this file")
 		docs   = flag.Bool("docs", false, "write docs/benchmarks.md; with -only, these groups in it")
+		large  = flag.Int("messages", 0, "measure the group \"large\" alone, beside so many completed messages")
 		lab    = &trial.Lab{Log: os.Stderr}
 	)
 	flag.StringVar(&lab.Profiles, "profiles", "", "write a CPU profile of each variant to this directory")
@@ -45,20 +47,27 @@ func main() {
 	lab.Quick, lab.Rounds = *quick, *rounds
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, lab, *only, *toJSON, *docs); err != nil {
+	if err := run(ctx, lab, *only, *large, *toJSON, *docs); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, lab *trial.Lab, only string, toJSON string, docs bool) (err error) {
+func run(ctx context.Context, lab *trial.Lab, only string, large int, toJSON string, docs bool) (err error) {
 	if lab.Quick {
 		lab.Rounds = 1
 	}
 	if docs && (lab.Quick || only == "" && lab.Rounds < 3 || strings.Contains(only, "/")) {
 		return errors.New("-docs is for whole groups, and at least 3 rounds of all of them")
 	}
-	chosen, err := choose(only, lab.Quick)
+	all := groups.All()
+	if large != 0 {
+		if large < 1_000_000 || only != "" {
+			return fmt.Errorf("-messages %d: must be a million or more, and without -only", large)
+		}
+		only, all = "large", []trial.Group{groups.Large(large)}
+	}
+	chosen, err := choose(all, only, lab.Quick)
 	if err != nil {
 		return err
 	}
@@ -128,8 +137,7 @@ func asked(g trial.Group, only string) (trial.Group, bool) {
 	return g, len(some) > 0
 }
 
-func choose(only string, quick bool) ([]trial.Group, error) {
-	all := groups.All()
+func choose(all []trial.Group, only string, quick bool) ([]trial.Group, error) {
 	var chosen []trial.Group
 	for _, g := range all {
 		if g, asked := asked(g, only); asked {

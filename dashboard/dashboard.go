@@ -19,6 +19,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/condition"
 	"github.com/gorm-inbox/inbox/internal/logging"
 	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/ops"
@@ -44,6 +45,8 @@ type Dashboard struct {
 	details   slowCache[ops.HandlerDetail] // by handler key
 	jobs      jobs
 	sampler   routine.Loop
+
+	replica *condition.Condition // that the read replica cannot be read
 
 	denying    chan struct{} // a semaphore of deniedInBackground
 	inProgress inProgress
@@ -72,6 +75,7 @@ func New(o *ops.Ops, configure ...func(o *Options)) (*Dashboard, error) {
 	if d.clock = d.opts.Clock; d.clock == nil {
 		d.clock = clock.System{}
 	}
+	d.replica = condition.New(d.log, d.clock, zap.WarnLevel, "read replica", "pages read the primary")
 	if d.authorize = d.opts.Authorizer; d.opts.Insecure {
 		d.authorize = d.opts.anybody
 	}

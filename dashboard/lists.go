@@ -3,6 +3,7 @@ package dashboard
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"net/url"
 	"slices"
 	"strconv"
@@ -29,8 +30,10 @@ func (q *request) failures() error {
 	if err != nil {
 		return err
 	}
-	found, err := q.d.groupings.get(q.r.Context(), fields.Encode(), func() (ops.Failures, error) {
-		return q.d.ops.Failures(q.r.Context(), filter)
+	from := q.reader()
+	name := fmt.Sprint(q.source.Replica, fields.Encode())
+	found, err := q.d.groupings.get(q.r.Context(), name, func() (ops.Failures, error) {
+		return from.Failures(q.r.Context(), filter)
 	})
 	if err != nil {
 		return err
@@ -82,7 +85,7 @@ func (q *request) rejectedList() error {
 	if err != nil {
 		return err
 	}
-	page, err := q.d.ops.ListRejected(q.r.Context(), filter, ops.Cursor(q.query.Get("after")), limitOf(q.query))
+	page, err := q.reader().ListRejected(q.r.Context(), filter, ops.Cursor(q.query.Get("after")), limitOf(q.query))
 	if err != nil {
 		return err
 	}
@@ -95,7 +98,7 @@ func (q *request) rejectedOne() error {
 	if id == "" {
 		return badInput("The address does not name a rejected message.")
 	}
-	r, err := q.d.ops.PreviewRejected(q.r.Context(), q.actor(), id, q.previewBounds())
+	r, err := q.reader().PreviewRejected(q.r.Context(), q.actor(), id, q.previewBounds())
 	if err != nil {
 		return err
 	}
@@ -166,7 +169,7 @@ func (q *request) workers() error {
 }
 
 func (q *request) gaps() error {
-	page, err := q.d.ops.ListGaps(q.r.Context(), ops.Cursor(q.query.Get("after")), limitOf(q.query))
+	page, err := q.reader().ListGaps(q.r.Context(), ops.Cursor(q.query.Get("after")), limitOf(q.query))
 	if err != nil {
 		return err
 	}
@@ -178,7 +181,7 @@ func (q *request) markers() error {
 	var markers []models.Marker
 	if ref := refIn(q.query); ref.ID != "" {
 		var err error
-		if markers, err = q.d.ops.Markers(q.r.Context(), ref.ID, q.query.Get("handler"), ref.Namespace); err != nil {
+		if markers, err = q.reader().Markers(q.r.Context(), ref.ID, q.query.Get("handler"), ref.Namespace); err != nil {
 			return err
 		}
 	}
@@ -232,7 +235,7 @@ func (q *request) audit() error {
 	}
 	filter := ops.AuditFilter{Actor: ops.Actor(q.query.Get("actor")), Action: ops.Action(q.query.Get("action")),
 		Target: q.query.Get("target"), From: times.From, To: times.To}
-	page, err := q.d.ops.Audit(q.r.Context(), filter, ops.Cursor(q.query.Get("after")), limitOf(q.query))
+	page, err := q.reader().Audit(q.r.Context(), filter, ops.Cursor(q.query.Get("after")), limitOf(q.query))
 	if err != nil {
 		return err
 	}

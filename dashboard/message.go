@@ -31,7 +31,7 @@ func (q *request) message() error {
 	if err != nil {
 		return err
 	}
-	m, err := q.d.ops.PreviewMessage(q.r.Context(), q.actor(), ref, q.previewBounds())
+	m, err := q.reader().PreviewMessage(q.r.Context(), q.actor(), ref, q.previewBounds())
 	if errors.Is(err, ops.ErrAmbiguous) { // the list shows the messages that share the ID
 		list := url.Values{"id": {ref.ID}}
 		if notice := q.query.Get("notice"); notice != "" {
@@ -249,7 +249,8 @@ func (q *request) messages() error {
 		return err
 	}
 	ctx, limit := q.r.Context(), limitOf(q.query)
-	page, err := q.d.ops.List(ctx, filter, ops.Cursor(q.query.Get("after")), limit)
+	from := q.reader()
+	page, err := from.List(ctx, filter, ops.Cursor(q.query.Get("after")), limit)
 	if err != nil {
 		return err
 	}
@@ -257,7 +258,7 @@ func (q *request) messages() error {
 	if err != nil {
 		return err
 	}
-	count, err := q.count(filter, page, seen)
+	count, err := q.count(from, filter, page, seen)
 	if err != nil {
 		return err
 	}

@@ -36,6 +36,8 @@ type request struct {
 	route *route
 	query url.Values
 	token string
+	// source is where the page reads lists and details; see reader.
+	source ops.Source
 
 	several *several // nil for a single dashboard
 	name    string   // among several
@@ -43,6 +45,20 @@ type request struct {
 
 func (q *request) actor() ops.Actor { return ops.Actor(q.who.Actor) }
 func (q *request) now() time.Time   { return q.d.clock.Now().UTC() }
+
+// reader returns what the page reads lists and details from: a read replica or the primary. The page says which. What
+// an action depends on is read from the primary.
+func (q *request) reader() ops.Reader {
+	var r ops.Reader
+	r, q.source = q.d.ops.Reader(q.r.Context())
+	switch {
+	case q.source.Err != nil:
+		q.d.replica.Begin(nil, q.source.Err)
+	case q.source.Replica:
+		q.d.replica.End(nil)
+	}
+	return r
+}
 
 // may reports whether the principal may use a route and this dashboard can serve it. Pages offer only such routes.
 func (q *request) may(method, path string) bool {

@@ -201,7 +201,9 @@ func previewOf(p ops.Preview) content {
 // count returns how many statuses match, in the cheapest way available, because lists are reloaded often: from a page
 // that has everything, else from the overview if it counts these statuses, else by a query of at most the largest page.
 // If the page reached its scan limit, only the page is counted, because a query would scan as much again.
-func (q *request) count(filter ops.Filter, page ops.Page[ops.Status], seen ops.Overview) (ops.Count, error) {
+func (q *request) count(
+	from ops.Reader, filter ops.Filter, page ops.Page[ops.Status], seen ops.Overview,
+) (ops.Count, error) {
 	onPage := ops.Count{N: int64(len(page.Items)), Capped: page.Next != "" || page.Partial}
 	if q.query.Get("after") == "" && !onPage.Capped {
 		return onPage, nil
@@ -213,7 +215,7 @@ func (q *request) count(filter ops.Filter, page ops.Page[ops.Status], seen ops.O
 		onPage.Capped = true
 		return onPage, nil
 	}
-	all, err := q.d.ops.List(q.r.Context(), filter, "", ops.MaxLimit)
+	all, err := from.List(q.r.Context(), filter, "", ops.MaxLimit)
 	return ops.Count{N: int64(len(all.Items)), Capped: all.Next != "" || all.Partial}, err
 }
 

@@ -54,6 +54,8 @@ type view struct {
 	Token   string
 	Nav     navCounts
 	Notice  *notice
+	// Source says where the page reads, if that is worth a note.
+	Source ops.Source
 	// Up leads from the requested address to the prefix. All pages are one level below it, but an address that is no
 	// page may be deeper.
 	Up string
@@ -98,7 +100,7 @@ func (q *request) render(name, title, section string, body any) error {
 
 func (q *request) view(title, section string, body any) *view {
 	v := &view{Up: up(q.r.URL), Title: title, Section: section, Who: q.who, Token: q.token, Now: q.now(), Body: body,
-		Refresh: q.d.opts.Refresh.Milliseconds(), q: q}
+		Source: q.source, Refresh: q.d.opts.Refresh.Milliseconds(), q: q}
 	if q.route != nil {
 		v.Notice = noticeIn(q.query)
 		v.Here = q.route.path

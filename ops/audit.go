@@ -175,6 +175,23 @@ func (o *access) auditedAs(ctx context.Context, actor Actor, action Action, targ
 	return id, err
 }
 
+// viewed loads what is shown to an actor, with its audit row. That is one transaction. What a replica has is loaded
+// before: without the row, the caller shows nothing.
+func (o *access) viewed(ctx context.Context, actor Actor, action Action, target string,
+	load func(ctx context.Context, pool gorm.ConnPool) (detail any, err error),
+) error {
+	if !o.copied {
+		return o.audited(ctx, actor, action, target, func(ctx context.Context, tx *gorm.DB) (any, error) {
+			return load(ctx, tx.Statement.ConnPool)
+		})
+	}
+	detail, err := load(ctx, o.pool(ctx))
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", action, target, err)
+	}
+	return o.note(ctx, actor, action, target, detail)
+}
+
 // note adds an audit row for an action without a transaction.
 func (o *access) note(ctx context.Context, actor Actor, action Action, target string, detail any) error {
 	return o.audited(ctx, actor, action, target, func(context.Context, *gorm.DB) (any, error) { return detail, nil })

@@ -25,8 +25,10 @@ type access struct {
 	singles  store.Singles
 	// inUse has room for as many connections as are used at once.
 	inUse    chan struct{}
-	auditIDs auditIDs
-	denials  denials
+	auditIDs *auditIDs
+	denials  *denials
+	// copied means that singles read the option Replica. Transactions use the primary all the same.
+	copied bool
 }
 
 // connected runs one statement or transaction, limited to the statement timeout, on one of the connections that this
@@ -59,7 +61,8 @@ func (o *access) Now(ctx context.Context) (time.Time, error) {
 }
 
 // pool returns a pool that runs each statement by itself, as connected does, outside of any transaction. The
-// application's logger and plugins are bypassed, and every statement reaches the primary (contract 3.7).
+// application's logger and plugins are bypassed, and every statement reaches the primary (contract 3.7), unless this
+// reads the option Replica.
 func (o *access) pool(ctx context.Context) gorm.ConnPool { return o.singles.Pool(ctx) }
 
 // largePool is pool for statements that may read thousands of rows (see store.Singles.WithoutJIT).

@@ -65,3 +65,30 @@ func Example() {
 	// completed: 1 <nil>
 	// alice@example.org retry
 }
+
+// A report reads the read replica, and says how far that is behind.
+func ExampleOps_Reader() {
+	db, closeDB := testenv.ExampleDB()
+	defer closeDB()
+	ctx := context.Background()
+	orders, err := inbox.New("orders", db, inbox.Channel("orders", inbox.On("order.placed",
+		inbox.Func("ship", func(context.Context, handler.Message[struct{}]) error { return nil }))))
+	if err != nil {
+		panic(err)
+	}
+	if err := orders.Migrate(ctx); err != nil {
+		panic(err)
+	}
+	replica := db // a report opens the replica's DSN
+	o, err := orders.Ops(func(o *ops.Options) { o.Replica = replica })
+	if err != nil {
+		panic(err)
+	}
+	r, from := o.Reader(ctx)
+	page, err := r.List(ctx, ops.Filter{States: []ops.State{ops.StatePoisoned}}, "", 50)
+	fmt.Println(from)
+	fmt.Println(len(page.Items), err)
+	// Output:
+	// Read from a replica: its delay is unknown, because no worker runs
+	// 0 <nil>
+}

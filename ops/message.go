@@ -98,10 +98,11 @@ func (o messageViews) Message(ctx context.Context, actor Actor, ref MessageRef) 
 		return Message{}, err
 	}
 	var stored models.Message
-	err := o.audited(ctx, actor, ActionView, "message "+ref.ID, func(ctx context.Context, tx *gorm.DB) (_ any, err error) {
-		stored, err = o.loadMessage(ctx, tx.Statement.ConnPool, ref)
-		return inNamespace(stored.Namespace), err
-	})
+	err := o.viewed(ctx, actor, ActionView, "message "+ref.ID,
+		func(ctx context.Context, pool gorm.ConnPool) (_ any, err error) {
+			stored, err = o.loadMessage(ctx, pool, ref)
+			return inNamespace(stored.Namespace), err
+		})
 	if err != nil {
 		return Message{}, err
 	}

@@ -41,7 +41,8 @@ type Ops struct {
 	auditLog
 	workerRequests
 	db       *gorm.DB
-	underWay sync.Map // from the ID of each request that this process carries out to its context.CancelCauseFunc
+	replica  *replica  // reads the option Replica; nil without one
+	underWay *sync.Map // from the ID of each request that this process carries out to its context.CancelCauseFunc
 }
 
 // The subjects of Ops. Each has its methods in a few files.
@@ -82,19 +83,28 @@ func New(db *gorm.DB, configure ...func(o *Options)) (*Ops, error) {
 		return nil, fmt.Errorf("ops: %w", err)
 	}
 	db = db.Session(&gorm.Session{NewDB: true})
-	if opts.Connections == 0 {
+	connections := opts.Connections
+	if connections == 0 {
 		opts.Connections = fewConnections(db)
 	}
 	if opts.Cleanup == nil && opts.Live != nil {
 		opts.Cleanup = opts.Live.Cleanup
 	}
 	a := &access{opts: opts, redactor: redaction.New(opts.Redact), store: st,
-		sealer: sealing.New(opts.Sealer, opts.StatementTimeout), inUse: make(chan struct{}, opts.Connections)}
+		sealer: sealing.New(opts.Sealer, opts.StatementTimeout), inUse: make(chan struct{}, opts.Connections),
+		auditIDs: &auditIDs{}, denials: &denials{}}
 	a.singles = store.NewSingles(db).Within(a.connected)
 	search, processes := statusSearch{a}, processes{a}
-	return &Ops{access: a, statusSearch: search, statusActions: statusActions{search},
+	o := &Ops{access: a, statusSearch: search, statusActions: statusActions{search},
 		messageViews: messageViews{search, processes, a}, rejections: rejections{a}, processes: processes,
-		auditLog: auditLog{a}, workerRequests: workerRequests{messageViews{search, processes, a}}, db: db}, nil
+		auditLog: auditLog{a}, workerRequests: workerRequests{messageViews{search, processes, a}}, db: db,
+		underWay: new(sync.Map)}
+	if opts.Replica != nil {
+		if o.replica, err = o.readingFrom(opts.Replica, connections); err != nil {
+			return nil, fmt.Errorf("ops: option Replica: %w", err)
+		}
+	}
+	return o, nil
 }
 
 // fewConnections is the default of Connections.
@@ -131,6 +141,11 @@ type Options struct {
 	// Cleanup also use the application's own connections. Default 0: a quarter of the pool's MaxOpenConns, between 1
 	// and 4, and 4 for a pool without a limit.
 	Connections int
+	// Replica is a read replica of the database, which the caller closes. Ops.Reader reads it. Other methods never do: an
+	// action, and what it depends on, has the primary. Up to Connections of its pool are used at once; by default a
+	// quarter of its own MaxOpenConns. The replica need not answer when New is called. Don't set it for its own sake:
+	// lists are bounded, and the primary's answer is never late. Default nil, none (contract 11.7).
+	Replica *gorm.DB
 	// AllowReplay allows Replay. Who may replay a message may make the application do anything that a message can:
 	// leave it off where operators are not trusted with that. The inbox's own option Ops decides about the replays that
 	// programs with the tables alone request (RequestReplay). Default off (contract 11.1).

@@ -61,12 +61,12 @@ func (o messageViews) PreviewMessage(
 		return MessagePreview{}, err
 	}
 	var stored *store.MessagePreview
-	err := o.audited(ctx, actor, ActionView, "message "+ref.ID, func(ctx context.Context, tx *gorm.DB) (any, error) {
-		number, err := o.numberOf(ctx, tx.Statement.ConnPool, ref)
+	err := o.viewed(ctx, actor, ActionView, "message "+ref.ID, func(ctx context.Context, pool gorm.ConnPool) (any, error) {
+		number, err := o.numberOf(ctx, pool, ref)
 		if err != nil {
 			return nil, err
 		}
-		stored, err = o.store.PreviewMessage(ctx, tx.Statement.ConnPool, number, o.cuts(bounds))
+		stored, err = o.store.PreviewMessage(ctx, pool, number, o.cuts(bounds))
 		if err == nil && stored == nil {
 			err = fmt.Errorf("message %q: %w", ref.ID, ErrNotFound)
 		}

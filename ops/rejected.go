@@ -155,10 +155,10 @@ func viewRejected[Stored, Shown any](ctx context.Context, o rejections, actor Ac
 		return shown, err
 	}
 	var stored *Stored
-	err = o.audited(ctx, actor, actionViewRejected, "rejected message "+id,
-		func(ctx context.Context, tx *gorm.DB) (any, error) {
+	err = o.viewed(ctx, actor, actionViewRejected, "rejected message "+id,
+		func(ctx context.Context, pool gorm.ConnPool) (any, error) {
 			var err error
-			if stored, err = load(ctx, tx.Statement.ConnPool, id); err == nil && stored == nil {
+			if stored, err = load(ctx, pool, id); err == nil && stored == nil {
 				err = ErrNotFound
 			}
 			return nil, err

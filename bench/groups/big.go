@@ -39,8 +39,8 @@ func Big() trial.Group {
 			{Name: acceptRandomBig, New: bigAccept(false, true)},
 			{Name: copyRandomEmpty, New: bigCopy(false)},
 			{Name: copyRandomBig, New: bigCopy(true)},
-			{Name: processEmpty, New: bigProcess(false)},
-			{Name: processBig, New: bigProcess(true)},
+			{Name: processEmpty, New: bigProcess(false, false)},
+			{Name: processBig, New: bigProcess(false, true)},
 		},
 		Lines: []trial.Line{
 			trial.Ratio("accept_5m_vs_empty", acceptOrderedBig, acceptOrderedEmpty, 0.85).Times(2),
@@ -49,6 +49,11 @@ func Big() trial.Group {
 			trial.Ratio("process_5m_completed_vs_empty", processBig, processEmpty, 0.85),
 		},
 	}
+}
+
+// bigDatabase is a database with millions of rows, whose messages' IDs are in time order or random.
+type bigDatabase interface {
+	dsn(ctx context.Context, ordered bool) (string, error)
 }
 
 // bigTables are databases with millions of rows, filled on first use. Rows that trials add stay
@@ -121,7 +126,7 @@ func (b *bigTables) Close() error {
 func bigOpen(ctx context.Context, env *trial.Env, ordered, big bool) (ib *ours.Inbox, dsn string, err error) {
 	dsn = env.DSN
 	if big {
-		if dsn, err = env.Shared.(*bigTables).dsn(ctx, ordered); err != nil {
+		if dsn, err = env.Shared.(bigDatabase).dsn(ctx, ordered); err != nil {
 			return nil, "", err
 		}
 		if err := drain(ctx, dsn); err != nil {
@@ -190,13 +195,13 @@ func bigCopy(big bool) newTrial {
 	}
 }
 
-func bigProcess(big bool) newTrial {
+func bigProcess(ordered, big bool) newTrial {
 	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
-		ib, _, err := bigOpen(ctx, env, false, big)
+		ib, _, err := bigOpen(ctx, env, ordered, big)
 		if err != nil {
 			return nil, err
 		}
-		messages := ours.Messages(env.Scale(100_000, 30_000))
+		messages := bigMessages(env.Scale(100_000, 30_000), ordered)
 		return processing(ctx, env, ib, messages)
 	}
 }

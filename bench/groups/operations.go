@@ -32,6 +32,11 @@ func ManyOperations() trial.Group {
 // looksAt adds all looks and their lines.
 func looksAt(g trial.Group, prefix string) trial.Group {
 	g.Unit, g.NoDatabase = "look", true
+	return withLooks(g, prefix, looks, 10)
+}
+
+// withLooks adds looks and their lines to a group. The overview takes at most that many milliseconds.
+func withLooks(g trial.Group, prefix string, looks []look, overview float64) trial.Group {
 	var names, ofMessages []string
 	for _, l := range looks {
 		if strings.HasSuffix(l.name, ofMessage) {
@@ -41,9 +46,9 @@ func looksAt(g trial.Group, prefix string) trial.Group {
 		}
 		g.Variants = append(g.Variants, trial.Variant{Name: l.name, New: looking(l)})
 	}
-	g.Lines = []trial.Line{trial.WorstValue(prefix+"_list_p99_ms", names, "p99_ms", 50),
-		trial.Value(prefix+"_overview_p99_ms", overviewLook, "p99_ms", 10),
-		trial.WorstValue(prefix+"_of_message_p99_ms", ofMessages, "p99_ms", 100)}
+	g.Lines = append(g.Lines, trial.WorstValue(prefix+"_list_p99_ms", names, "p99_ms", 50),
+		trial.Value(prefix+"_overview_p99_ms", overviewLook, "p99_ms", overview),
+		trial.WorstValue(prefix+"_of_message_p99_ms", ofMessages, "p99_ms", 100))
 	return g
 }
 
@@ -151,7 +156,7 @@ func looking(l look) newTrial {
 		if err != nil {
 			return nil, err
 		}
-		n := env.Scale(100, 20)
+		n := env.Scale(s.calls, 20)
 		if env.Tiny {
 			n = 2
 		}
@@ -189,6 +194,8 @@ type stuckInbox struct {
 	ib       *ours.Inbox
 	ops      *ops.Ops
 
+	calls             int       // of each look in a round
+	ordered           bool      // whether IDs are in time order
 	handlers          int       // of each message; only the first one's have failed
 	completed, failed int       // messages
 	message           string    // a message that has failed
@@ -200,17 +207,26 @@ type stuckInbox struct {
 // stuckInboxOf makes inboxes in which a million messages have completed, or quick with -quick, for each
 // of the handlers.
 func stuckInboxOf(handlers, quick int) func(context.Context, *trial.Lab) (io.Closer, error) {
-	return func(ctx context.Context, lab *trial.Lab) (_ io.Closer, err error) {
-		s := &stuckInbox{handlers: handlers, completed: lab.Scale(1_000_000, quick), failed: lab.Scale(10_000, 500)}
-		if s.database, err = lab.Server.NewDatabase(ctx); err != nil {
-			return nil, err
-		}
-		if err := s.fill(ctx); err != nil {
-			return nil, errors.Join(err, s.Close())
-		}
-		return s, nil
+	return func(ctx context.Context, lab *trial.Lab) (io.Closer, error) {
+		s := &stuckInbox{calls: 100, handlers: handlers, completed: lab.Scale(1_000_000, quick)}
+		return s, s.prepare(ctx, lab)
 	}
 }
+
+// prepare makes the database, or closes it.
+func (s *stuckInbox) prepare(ctx context.Context, lab *trial.Lab) (err error) {
+	s.failed = lab.Scale(10_000, 500)
+	if s.database, err = lab.Server.NewDatabase(ctx); err != nil {
+		return err
+	}
+	if err := s.fill(ctx); err != nil {
+		return errors.Join(err, s.Close())
+	}
+	return nil
+}
+
+// dsn returns the database, whose IDs are all in one order.
+func (s *stuckInbox) dsn(context.Context, bool) (string, error) { return s.database.DSN, nil }
 
 func (s *stuckInbox) fill(ctx context.Context) (err error) {
 	if s.ib, err = ours.Open(ctx, s.database.DSN, s.handlers); err != nil {
@@ -223,8 +239,10 @@ func (s *stuckInbox) fill(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	s.accepted = time.Now()
-	if err := s.ib.Preload(ctx, s.database.DSN, completed, s.completed+2*s.failed-1, false); err != nil {
+	if err := s.ib.DB.WithContext(ctx).Raw(`SELECT max(received_at) FROM inbox_messages`).Scan(&s.accepted).Error; err != nil {
+		return err
+	}
+	if err := s.ib.Preload(ctx, s.database.DSN, completed, s.completed+2*s.failed-1, s.ordered); err != nil {
 		return err
 	}
 	every := s.completed/s.failed + 2
@@ -235,7 +253,7 @@ func (s *stuckInbox) fill(ctx context.Context) (err error) {
 				SELECT number, row_number() OVER (ORDER BY number) AS n FROM inbox_messages WHERE number %% %[1]d < 2 ORDER BY number LIMIT %[2]d
 			)
 			UPDATE inbox_handler_statuses SET completed_at = NULL, outcome = '', is_poisoned = n %% 2 = 0, error_count = 5,
-				next_attempt_at = CASE WHEN n %% 2 = 1 THEN now() + interval '1 hour' END,
+				next_attempt_at = CASE WHEN n %% 2 = 1 THEN now() + interval '1 day' END,
 				last_error = 'rule ' || chr(97 + (n / 2 %% 20)::int) || ': customer ' || n || ' is unknown',
 				fingerprint = left(md5((n / 2 %% 20)::text), 16)
 			FROM failed WHERE message_number = number AND handler_key = (SELECT min(handler_key) FROM inbox_handler_statuses WHERE message_number = 1)`, every, 2*s.failed),

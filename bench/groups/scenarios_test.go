@@ -19,7 +19,7 @@ import (
 
 func TestEachScenarioWorksAndItsCheckFindsAMissingStatus(t *testing.T) {
 	for _, g := range []trial.Group{Latency(), Kafka(), Big(), Waiting(), Ordered(), Recovery(), Xmin(), Cleanup(),
-		Operations(), ManyOperations(), Workers()} {
+		Operations(), ManyOperations(), Large(1_000_000), Workers()} {
 		t.Run(g.Name, func(t *testing.T) {
 			t.Parallel()
 			env := tinyEnv(t, g)
@@ -142,6 +142,9 @@ func databases(t *testing.T, ctx context.Context, env trial.Env) []string {
 	case *expired:
 		return []string{shared.database.DSN}
 	case *stuckInbox:
+		if env.DSN != "" {
+			return []string{env.DSN, shared.database.DSN}
+		}
 		return []string{shared.database.DSN}
 	default:
 		return []string{env.DSN}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"io"
@@ -39,28 +40,10 @@ func (a *app) withDatabase(
 	if err := a.naming().Validate(); err != nil {
 		return misuse("%w", err)
 	}
-	of := a.dsnOf()
-	if of == nil {
-		var forms []string
-		for _, each := range dsns {
-			forms = append(forms, each.Form)
-		}
-		// The DSN is not quoted, because it may contain a password.
-		return misuse("the DSN must be %s, see \"inboxctl help connecting\"", strings.Join(forms, ", or "))
-	}
-	dialector, err := of.Dialector(a.dsn, dialect.Opening{Program: "inboxctl", Timeout: a.timeout, Create: create})
+	of, db, pool, err := a.open(a.dsn, create)
 	if err != nil {
-		return asMisuse(err)
+		return err
 	}
-	db, err := gorm.Open(dialector, &gorm.Config{Logger: logger.Discard, DisableAutomaticPing: true})
-	if err != nil {
-		return fmt.Errorf("open %s: %w", of.Title, err)
-	}
-	pool, err := db.DB()
-	if err != nil {
-		return fmt.Errorf("open %s: %w", of.Title, err)
-	}
-	pool.SetMaxOpenConns(maxConnections)
 	connecting, cancel := context.WithTimeout(ctx, a.timeout)
 	err = pool.PingContext(connecting)
 	cancel()
@@ -75,12 +58,39 @@ func (a *app) withDatabase(
 	return err
 }
 
+// open opens the database that a DSN names. It does not connect.
+func (a *app) open(dsn string, create bool) (*dialect.DSN, *gorm.DB, *sql.DB, error) {
+	of := formOf(dsn)
+	if of == nil {
+		var forms []string
+		for _, each := range dsns {
+			forms = append(forms, each.Form)
+		}
+		// The DSN is not quoted, because it may contain a password.
+		return nil, nil, nil, misuse("the DSN must be %s, see \"inboxctl help connecting\"", strings.Join(forms, ", or "))
+	}
+	dialector, err := of.Dialector(dsn, dialect.Opening{Program: "inboxctl", Timeout: a.timeout, Create: create})
+	if err != nil {
+		return nil, nil, nil, asMisuse(err)
+	}
+	db, err := gorm.Open(dialector, &gorm.Config{Logger: logger.Discard, DisableAutomaticPing: true})
+	if err != nil {
+		return nil, nil, nil, fmt.Errorf("open %s: %w", of.Title, err)
+	}
+	pool, err := db.DB()
+	if err != nil {
+		return nil, nil, nil, fmt.Errorf("open %s: %w", of.Title, err)
+	}
+	pool.SetMaxOpenConns(maxConnections)
+	return of, db, pool, nil
+}
+
 // dsns are the databases that a DSN may name.
 var dsns = []dialect.DSN{pgdsn.DSN, sqlitedsn.DSN, mysqlDSN}
 
-// dsnOf returns the form of the DSN; nil if it has none.
-func (a *app) dsnOf() *dialect.DSN {
-	i := slices.IndexFunc(dsns, func(each dialect.DSN) bool { return each.Takes(a.dsn) })
+// formOf returns the form of a DSN; nil if it has none.
+func formOf(dsn string) *dialect.DSN {
+	i := slices.IndexFunc(dsns, func(each dialect.DSN) bool { return each.Takes(dsn) })
 	if i < 0 {
 		return nil
 	}
@@ -109,6 +119,37 @@ func (a *app) with(ctx context.Context, work func(ctx context.Context, o *ops.Op
 	})
 }
 
+// withReplica is with, and opens the read replica that --replica names, if it names one. It need not answer.
+func (a *app) withReplica(ctx context.Context, work func(ctx context.Context, o *ops.Ops) error) (err error) {
+	if a.replicaDSN == "" {
+		return a.with(ctx, work)
+	}
+	_, db, pool, err := a.open(a.replicaDSN, false)
+	if err != nil {
+		return fmt.Errorf("--replica: %w", err)
+	}
+	defer func() {
+		if closing := pool.Close(); closing != nil {
+			err = errors.Join(err, fmt.Errorf("close the replica: %w", closing))
+		}
+	}()
+	a.replica = db
+	return a.with(ctx, work)
+}
+
+// reading is withReplica, for work that the replica may do. It says where the work reads.
+func (a *app) reading(ctx context.Context, work func(ctx context.Context, r ops.Reader) error) error {
+	return a.withReplica(ctx, func(ctx context.Context, o *ops.Ops) error {
+		r, source := o.Reader(ctx)
+		if text := source.String(); source.Err != nil {
+			a.say("%s: %s", text, errorLine(source.Err))
+		} else if text != "" {
+			a.say("%s.", text)
+		}
+		return work(ctx, r)
+	})
+}
+
 // checkSchema is o.CheckSchema. Its error also names the flags that choose another inbox.
 func (a *app) checkSchema(ctx context.Context, o *ops.Ops) error {
 	err := o.CheckSchema(ctx)
@@ -126,11 +167,19 @@ func (a *app) audited(ctx context.Context, work func(ctx context.Context, o *ops
 	return a.with(ctx, work)
 }
 
+// viewing is like reading, for a view that is audited under an actor's name.
+func (a *app) viewing(ctx context.Context, work func(ctx context.Context, r ops.Reader) error) error {
+	if err := a.checkActor(); err != nil {
+		return err
+	}
+	return a.reading(ctx, work)
+}
+
 // ops opens the inbox, with a cleanup or nil. It uses the default redaction of common secrets, because the
 // application's own hook is not available here.
 func (a *app) ops(db *gorm.DB, clean func(context.Context) (handler.Deleted, error)) (*ops.Ops, error) {
 	return ops.New(db, func(o *ops.Options) {
-		o.Naming, o.StatementTimeout, o.Cleanup = a.naming(), a.timeout, clean
+		o.Naming, o.StatementTimeout, o.Cleanup, o.Replica = a.naming(), a.timeout, clean, a.replica
 		o.Redact = redaction.New(a.redact).Then(redact.Common).Hook()
 	})
 }

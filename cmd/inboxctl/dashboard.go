@@ -116,7 +116,7 @@ func (a *app) dashboard(ctx context.Context, f *dashboardFlags) error {
 		return misuse("%s has fewer than %d characters", passwordVariable, minPassword)
 	}
 	g := gate{who: who, flags: f, sum: sha256.Sum256([]byte(password)), say: a.say}
-	return a.with(ctx, func(ctx context.Context, o *ops.Ops) error { return a.serve(ctx, o, &g, shown) })
+	return a.withReplica(ctx, func(ctx context.Context, o *ops.Ops) error { return a.serve(ctx, o, &g, shown) })
 }
 
 // isLoopback reports whether a host is reachable only from this machine.

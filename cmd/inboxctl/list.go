@@ -48,7 +48,7 @@ JSON: ops.Page of ops.Status; with --count {"count"}; with jsonl an ops.Status.`
 				return a.printCount(cmd, &filters, &page)
 			}
 			return printPage(a, cmd, &page,
-				func(o *ops.Ops, ctx context.Context, after ops.Cursor, limit int) (ops.Page[ops.Status], error) {
+				func(o ops.Reader, ctx context.Context, after ops.Cursor, limit int) (ops.Page[ops.Status], error) {
 					return o.List(ctx, filters.filter(page.in), after, limit)
 				}, func(w io.Writer, found []ops.Status) { writeStatuses(w, found, a.now(), all) })
 		},
@@ -67,7 +67,7 @@ func (a *app) printCount(cmd *cobra.Command, filters *filterFlags, page *pageFla
 	if _, err := page.start(cmd, a.now()); err != nil {
 		return err
 	}
-	return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
+	return a.reading(cmd.Context(), func(ctx context.Context, o ops.Reader) error {
 		n, err := o.Count(ctx, filters.filter(page.in))
 		if err != nil {
 			return err
@@ -247,14 +247,14 @@ func (in period) next(cursor ops.Cursor) ops.Cursor {
 
 // printPage prints a page of a list, or with --export all of it or as many rows as --limit says.
 func printPage[T any](a *app, cmd *cobra.Command, p *pageFlags,
-	list func(o *ops.Ops, ctx context.Context, after ops.Cursor, limit int) (ops.Page[T], error),
+	list func(o ops.Reader, ctx context.Context, after ops.Cursor, limit int) (ops.Page[T], error),
 	write func(w io.Writer, items []T),
 ) error {
 	after, err := p.start(cmd, a.now())
 	if err != nil {
 		return err
 	}
-	return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
+	return a.reading(cmd.Context(), func(ctx context.Context, o ops.Reader) error {
 		if p.export != "" {
 			maxRows := 0
 			if cmd.Flags().Changed("limit") {
@@ -328,7 +328,7 @@ ops.AuditEntry.`,
 		Args: noArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 			filter.Actor, filter.Action = ops.Actor(who), ops.Action(act)
 			return printPage(a, cmd, &page,
-				func(o *ops.Ops, ctx context.Context, after ops.Cursor, limit int) (ops.Page[ops.AuditEntry], error) {
+				func(o ops.Reader, ctx context.Context, after ops.Cursor, limit int) (ops.Page[ops.AuditEntry], error) {
 					filter.From, filter.To = page.in.from, page.in.to
 					return o.Audit(ctx, filter, after, limit)
 				}, writeAudit)

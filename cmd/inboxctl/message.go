@@ -36,7 +36,7 @@ JSON: ops.Message, whose content is {"hidden": true, "size": …} without
   inboxctl show 7f9c2ba4 --show-payload -o json | jq -r .content.text | jq .`,
 		Args: oneArg("message ID"), RunE: func(cmd *cobra.Command, args []string) error {
 			a.redact = payload.redact
-			return a.audited(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
+			return a.viewing(cmd.Context(), func(ctx context.Context, o ops.Reader) error {
 				m, err := o.Message(ctx, a.who(), ops.MessageRef{ID: args[0], Namespace: namespace})
 				if err != nil {
 					return err
@@ -304,9 +304,13 @@ JSON: a list of models.Marker.`,
 		Example: `  inboxctl markers 7f9c2ba4
   inboxctl markers 7f9c2ba4 --handler orders.mail --namespace orders.events`,
 		Args: oneArg("message ID"), RunE: func(cmd *cobra.Command, args []string) error {
-			return view(a, func(o *ops.Ops, ctx context.Context) ([]models.Marker, error) {
-				return o.Markers(ctx, args[0], handlerKey, namespace)
-			}, writeMarkers)(cmd, args)
+			return a.reading(cmd.Context(), func(ctx context.Context, o ops.Reader) error {
+				markers, err := o.Markers(ctx, args[0], handlerKey, namespace)
+				if err != nil {
+					return err
+				}
+				return a.print(markers, func() { writeMarkers(a.out, markers) })
+			})
 		},
 	}
 	cmd.Flags().StringVar(&handlerKey, "handler", "", "of this handler key")

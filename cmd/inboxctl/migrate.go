@@ -165,7 +165,7 @@ JSON: a list of models.Migration.`,
   inboxctl migrate print --dialect mysql | mysql orders
   inboxctl migrate print --dialect sqlite --prefix in_ | sqlite3 inbox.db`,
 		Args: noArgs, RunE: func(cmd *cobra.Command, _ []string) error {
-			if of := a.dsnOf(); name == "" && of != nil {
+			if of := formOf(a.dsn); name == "" && of != nil {
 				name = of.Name
 			}
 			if name == "" {
@@ -220,7 +220,7 @@ JSON: {"sql"}.`,
   inboxctl grants --schema orders --application app --operator ops --reader grafana
   inboxctl grants --dialect mysql --application app@10.0.%.% | mysql orders`,
 		Args: noArgs, RunE: func(*cobra.Command, []string) error {
-			if of := a.dsnOf(); name == "" && of != nil && grants[of.Name] != nil {
+			if of := formOf(a.dsn); name == "" && of != nil && grants[of.Name] != nil {
 				name = of.Name
 			}
 			print, found := grants[cmp.Or(name, pgdsn.DSN.Name)]

@@ -47,7 +47,7 @@ JSON: ops.Page of ops.Rejected; with jsonl an ops.Rejected.`,
   inboxctl rejected list --from 30d --export csv > rejected.csv`,
 		Args: noArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 			return printPage(a, cmd, &page,
-				func(o *ops.Ops, ctx context.Context, after ops.Cursor, limit int) (ops.Page[ops.Rejected], error) {
+				func(o ops.Reader, ctx context.Context, after ops.Cursor, limit int) (ops.Page[ops.Rejected], error) {
 					return o.ListRejected(ctx, filters.filter(cmd, page.in), after, limit)
 				}, func(w io.Writer, found []ops.Rejected) { writeRejectedList(w, found, a.now(), wide) })
 		},
@@ -106,7 +106,7 @@ JSON: ops.RejectedRecord, whose value is {"hidden": true, "size": …} without
   inboxctl rejected show 0197a1c2-5b1e-7c3a-9d53-0a3c5c8f2f11 --show-payload`,
 		Args: oneArg("ID of the rejected message"), RunE: func(cmd *cobra.Command, args []string) error {
 			a.redact = payload.redact
-			return a.audited(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
+			return a.viewing(cmd.Context(), func(ctx context.Context, o ops.Reader) error {
 				r, err := o.Rejected(ctx, a.who(), args[0])
 				if err != nil {
 					return err
@@ -251,7 +251,7 @@ producer of the records knows what they contained.
 JSON: ops.Page of models.Gap.`,
 		Example: `  inboxctl gaps`,
 		Args:    noArgs, RunE: func(cmd *cobra.Command, _ []string) error {
-			return printPage(a, cmd, &page, (*ops.Ops).ListGaps, writeGaps)
+			return printPage(a, cmd, &page, ops.Reader.ListGaps, writeGaps)
 		},
 	}
 	page.bind(cmd)

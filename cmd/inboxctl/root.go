@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"go.uber.org/zap/zapcore"
+	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/dialects"
 	"github.com/gorm-inbox/inbox/internal/secrets"
@@ -32,16 +33,19 @@ type app struct {
 	redact redact.Hook
 
 	// The values of the flags that every command has.
-	dsn, schema, prefix, actor, output string
-	timeout                            time.Duration
+	dsn, replicaDSN, schema, prefix, actor, output string
+	timeout                                        time.Duration
+
+	replica *gorm.DB // that replicaDSN names; nil without one, and for commands that read the primary
 }
 
 // The environment variables that replace flags.
 const (
-	dsnVariable    = "INBOX_DSN"
-	schemaVariable = "INBOX_SCHEMA"
-	prefixVariable = "INBOX_PREFIX"
-	actorVariable  = "INBOX_ACTOR"
+	dsnVariable     = "INBOX_DSN"
+	replicaVariable = "INBOX_REPLICA_DSN"
+	schemaVariable  = "INBOX_SCHEMA"
+	prefixVariable  = "INBOX_PREFIX"
+	actorVariable   = "INBOX_ACTOR"
 )
 
 const rootLong = `inboxctl inspects and changes an inbox through its tables, whether or not the
@@ -102,6 +106,12 @@ the application sets the options Schema or TablePrefix. On MySQL a schema is a
 database. If there are none,
 inboxctl names the database that it looked in, and the inboxes that are there.
 
+--replica (INBOX_REPLICA_DSN) names a read replica in the same forms. Then "list",
+"show", "failures", "rejected list", "rejected show", "gaps", "markers", "audit" and
+the dashboard's pages of these read it, and say how far it is behind. They read the
+primary if the replica does not answer or lacks an operator's latest action. All
+else, and each action, uses the primary.
+
 --timeout limits connecting, and each statement or transaction.
 
 --actor (INBOX_ACTOR) is the name for the audit: 1 to 200 characters, by default
@@ -123,6 +133,8 @@ func newRoot(a *app) *cobra.Command {
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.dsn, "dsn", "",
 		"the database: postgres://…, host=…, a SQLite file or …@tcp(host:port)/… ("+dsnVariable+")")
+	flags.StringVar(&a.replicaDSN, "replica", "",
+		"a read replica of the database, for lists, counts and details ("+replicaVariable+")")
 	flags.StringVar(&a.schema, "schema", "",
 		"the PostgreSQL schema, or MySQL database, of the tables ("+schemaVariable+"; default the search path)")
 	flags.StringVar(&a.prefix, "prefix", "", "the prefix of the tables' names ("+prefixVariable+"; default inbox_)")
@@ -222,8 +234,8 @@ func (a *app) checkFlags(cmd *cobra.Command) error {
 	if a.timeout <= 0 {
 		return misuse("--timeout = %v: must be more than 0", a.timeout)
 	}
-	for name, variable := range map[string]string{"dsn": dsnVariable, "schema": schemaVariable, "prefix": prefixVariable,
-		"actor": actorVariable} {
+	for name, variable := range map[string]string{"dsn": dsnVariable, "replica": replicaVariable,
+		"schema": schemaVariable, "prefix": prefixVariable, "actor": actorVariable} {
 		if flag := cmd.Flags().Lookup(name); !flag.Changed {
 			if err := flag.Value.Set(a.getenv(variable)); err != nil {
 				return misuse("%s: %w", variable, err)

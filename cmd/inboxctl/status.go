@@ -131,7 +131,7 @@ JSON: ops.Failures.`,
 			if err != nil {
 				return err
 			}
-			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
+			return a.reading(cmd.Context(), func(ctx context.Context, o ops.Reader) error {
 				failures, err := o.Failures(ctx, filters.filter(in))
 				if err != nil {
 					return err

@@ -480,6 +480,15 @@ type ConsumerViews interface {
 		forgotten, known int64, err error)
 	// AllLeases returns up to limit leases, sorted by name, and for how long each is still held.
 	AllLeases(ctx context.Context, pool gorm.ConnPool, now time.Time, limit int) ([]HeldLease, error)
+	// LastHeartbeat returns the latest heartbeat of all workers, stopped ones included.
+	LastHeartbeat(ctx context.Context, pool gorm.ConnPool, now time.Time) (LastHeartbeat, error)
+}
+
+// LastHeartbeat is the latest heartbeat of an inbox's workers. At is zero if there is none. Now is the time by the
+// clock that heartbeats have.
+type LastHeartbeat struct {
+	Inbox   string
+	At, Now time.Time
 }
 
 // WorkerSettings are the settings that a worker has stored, as JSON.

@@ -118,3 +118,26 @@ func (q Queries) AllLeases(ctx context.Context, pool gorm.ConnPool, now time.Tim
 		return err
 	}, limit)
 }
+
+// lastHeartbeat reads a whole table, which has one row per process, and one row of meta by its primary key.
+const lastHeartbeat = `
+SELECT (SELECT "value" FROM {meta} WHERE "key" = 'name'), max(heartbeat_at), {clock} FROM {workers}`
+
+func (q Queries) LastHeartbeat(ctx context.Context, pool gorm.ConnPool, now time.Time) (
+	h store.LastHeartbeat, err error,
+) {
+	found, err := one(ctx, q, pool, lastHeartbeat, func(rows *sql.Rows, h *store.LastHeartbeat) error {
+		var inbox sql.NullString
+		var at, clock store.Stamp
+		err := rows.Scan(&inbox, &at, &clock)
+		if clock.IsZero() { // the database has no clock that is better than ours
+			clock.Time = now
+		}
+		h.Inbox, h.At, h.Now = inbox.String, at.Time, clock.Time
+		return err
+	})
+	if err != nil {
+		return h, err
+	}
+	return *found, nil
+}

@@ -238,6 +238,7 @@ func PlansOf(q Queries) []Planned {
 		{"pausedKeys", pausedKeys, []any{1000}, "", 10, ""},
 		{"lockPaused", lockPaused, []any{1000}, "", 10, ""},
 		{"leases", leases, []any{1000}, "", 10, ""},
+		{"lastHeartbeat", lastHeartbeat, nil, "", 10, ""},
 		{"storedConsumers", storedConsumers, []any{500}, "", 10, ""},
 		{"pendingRequests", pendingRequests, []any{now, 1000}, "", 10, ""},
 		{"requestPartition", requestPartition, []any{"c", "t", 0, id(1), 7, "skip", "ada", now}, "", 10, ""},
