@@ -26,7 +26,8 @@ func TestServerConnectionLostBehindPoolerChargesNothing(t *testing.T) {
 			return err
 		}
 		if !cut.Swap(true) {
-			proxy.Cut()
+			proxy.Partition()
+			proxy.Heal()
 		}
 		return tx.Exec("SELECT 1").Error
 	}))
