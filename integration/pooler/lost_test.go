@@ -26,8 +26,7 @@ func TestServerConnectionLostBehindPoolerChargesNothing(t *testing.T) {
 			return err
 		}
 		if !cut.Swap(true) {
-			proxy.Partition()
-			proxy.Heal()
+			proxy.Cut()
 		}
 		return tx.Exec("SELECT 1").Error
 	}))

@@ -115,6 +115,16 @@ func (p *Proxy) Heal() {
 	}
 }
 
+// Cut closes all connections that are open now, on both sides. It returns how many clients it has cut off.
+func (p *Proxy) Cut() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for conn := range p.conns {
+		_ = conn.Close()
+	}
+	return len(p.links)
+}
+
 // FallSilent is Silence for all connections that are open now. New connections work.
 func (p *Proxy) FallSilent() {
 	p.mu.Lock()

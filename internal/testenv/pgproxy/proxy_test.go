@@ -217,3 +217,15 @@ func TestResponsesLostAtRandom(t *testing.T) {
 	_, err := r.proxied.ExecContext(t.Context(), "INSERT INTO notes VALUES (1)")
 	require.NoError(t, err)
 }
+
+func TestCutClosesEveryConnection(t *testing.T) {
+	r := newRig(t)
+	conn, err := r.proxied.Conn(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, conn.PingContext(t.Context()))
+	require.Equal(t, 1, r.proxy.Cut())
+	require.Error(t, conn.PingContext(t.Context()))
+	require.ErrorIs(t, conn.Close(), sql.ErrConnDone)
+	require.NoError(t, r.note(t.Context()), "on a new connection")
+	require.Equal(t, 1, r.notes())
+}
