@@ -50,9 +50,9 @@ const (
 	// sameLines is how often a worker may log the same message during one outage: once when it
 	// begins, and again when a part of the worker restarts.
 	sameLines = 3
-	// allLines is how many lines it may log in all: the begin and the end of nine conditions, and a few
+	// allLines is how many lines it may log in all: the begin and the end of ten conditions, and a few
 	// about what is only repeated.
-	allLines = 22
+	allLines = 24
 )
 
 // single reports whether a line is about one message, or sums up such lines.
