@@ -432,7 +432,11 @@ func (w *groupWatch) check(ctx context.Context) {
 	c.mu.Unlock()
 	if !w.warned && (group.Unassigned > 0 || without && group.Partitions > group.Members) {
 		w.warned = true
-		c.log.Warn("inbox: member has no partitions although there are enough, or some that no member has",
+		message := "inbox: member has no partitions although there are enough, or some that no member has"
+		if !without {
+			message = "inbox: no member has some partitions that the group reads"
+		}
+		c.log.Warn(message,
 			zap.Int(telemetry.FieldPartitions, group.Partitions), zap.Int(telemetry.FieldMembers, group.Members),
 			zap.Int(telemetry.FieldUnassigned, group.Unassigned))
 	}

@@ -183,40 +183,34 @@ func (r *replica) probe(ctx context.Context) (at store.LastHeartbeat, acts []str
 	return at, acts, err
 }
 
-// Message returns a message, from the primary if the replica does not have it.
-func (r *replica) Message(ctx context.Context, actor Actor, ref MessageRef) (Message, error) {
-	m, err := r.Ops.Message(ctx, actor, ref)
+// orPrimary returns what the replica has or, if it has nothing, what the primary has.
+func orPrimary[T any](seen T, err error, primary func() (T, error)) (T, error) {
 	if errors.Is(err, ErrNotFound) {
-		return r.primary.Message(ctx, actor, ref)
+		return primary()
 	}
-	return m, err
+	return seen, err
 }
 
-// PreviewMessage is PreviewMessage of the primary if the replica does not have it, like the following two.
+func (r *replica) Message(ctx context.Context, actor Actor, ref MessageRef) (Message, error) {
+	m, err := r.Ops.Message(ctx, actor, ref)
+	return orPrimary(m, err, func() (Message, error) { return r.primary.Message(ctx, actor, ref) })
+}
+
 func (r *replica) PreviewMessage(
 	ctx context.Context, actor Actor, ref MessageRef, bounds PreviewBounds,
 ) (MessagePreview, error) {
 	m, err := r.Ops.PreviewMessage(ctx, actor, ref, bounds)
-	if errors.Is(err, ErrNotFound) {
-		return r.primary.PreviewMessage(ctx, actor, ref, bounds)
-	}
-	return m, err
+	return orPrimary(m, err, func() (MessagePreview, error) { return r.primary.PreviewMessage(ctx, actor, ref, bounds) })
 }
 
 func (r *replica) Rejected(ctx context.Context, actor Actor, id string) (RejectedRecord, error) {
 	record, err := r.Ops.Rejected(ctx, actor, id)
-	if errors.Is(err, ErrNotFound) {
-		return r.primary.Rejected(ctx, actor, id)
-	}
-	return record, err
+	return orPrimary(record, err, func() (RejectedRecord, error) { return r.primary.Rejected(ctx, actor, id) })
 }
 
 func (r *replica) PreviewRejected(
 	ctx context.Context, actor Actor, id string, bounds PreviewBounds,
 ) (RejectedPreview, error) {
 	record, err := r.Ops.PreviewRejected(ctx, actor, id, bounds)
-	if errors.Is(err, ErrNotFound) {
-		return r.primary.PreviewRejected(ctx, actor, id, bounds)
-	}
-	return record, err
+	return orPrimary(record, err, func() (RejectedPreview, error) { return r.primary.PreviewRejected(ctx, actor, id, bounds) })
 }

@@ -326,16 +326,11 @@ func (o *Ops) ServeRequests(ctx context.Context, by string, channels []string, k
 				return err
 			}
 			at, id = r.RequestedAt, r.ID
-			serve := o.serving(r, now, channels)
-			if Action(r.Kind) == ActionCancelRequest {
-				if serve, err = o.cancellingRequest(ctx, r, now); err != nil {
-					return fmt.Errorf("request %s to %s: %w", r.ID, r.Kind, err)
-				}
+			serve, err := o.serving(ctx, r, now, channels)
+			if err == nil && serve != nil { // otherwise another process may be able to
+				err = o.serve(ctx, r, by, serve)
 			}
-			if serve == nil {
-				continue // another process may be able to
-			}
-			if err := o.serve(ctx, r, by, serve); err != nil {
+			if err != nil {
 				return fmt.Errorf("request %s to %s: %w", r.ID, r.Kind, err)
 			}
 		}
@@ -346,13 +341,15 @@ func (o *Ops) ServeRequests(ctx context.Context, by string, channels []string, k
 }
 
 // serving returns how this process carries a request out; nil if it cannot.
-func (o *Ops) serving(r models.Request, now time.Time, channels []string,
-) func(context.Context) (result any, err error) {
+func (o *Ops) serving(ctx context.Context, r models.Request, now time.Time, channels []string,
+) (serve func(context.Context) (result any, err error), err error) {
 	switch kind := Action(r.Kind); {
 	case kind == ActionCancel:
-		return o.cancelling(r, now)
+		return o.cancelling(r, now), nil
+	case kind == ActionCancelRequest:
+		return o.cancellingRequest(ctx, r, now)
 	case kind == ActionCleanup:
-		return func(ctx context.Context) (any, error) { return o.Cleanup(ctx, Actor(r.Actor)) }
+		return func(ctx context.Context) (any, error) { return o.Cleanup(ctx, Actor(r.Actor)) }, nil
 	case kind == ActionBackfill && o.has(r.Target):
 		return func(ctx context.Context) (any, error) {
 			var a backfillArgument
@@ -360,7 +357,7 @@ func (o *Ops) serving(r models.Request, now time.Time, channels []string,
 				return nil, err
 			}
 			return o.Backfill(ctx, Actor(r.Actor), r.Target, a.From, a.To, Bulk{DryRun: a.DryRun, Max: a.Max})
-		}
+		}, nil
 	case kind == ActionReplay && slices.Contains(channels, r.Target):
 		return func(ctx context.Context) (any, error) {
 			var a replayArgument
@@ -370,7 +367,7 @@ func (o *Ops) serving(r models.Request, now time.Time, channels []string,
 				}
 			}
 			return o.Replay(ctx, Actor(r.Actor), a.Message, a.Edit)
-		}
+		}, nil
 	case kind == ActionReadAgain && slices.Contains(channels, r.Target):
 		return func(ctx context.Context) (any, error) {
 			var a envelope.ReadAgain
@@ -378,9 +375,9 @@ func (o *Ops) serving(r models.Request, now time.Time, channels []string,
 				return nil, err
 			}
 			return o.ReadAgain(ctx, Actor(r.Actor), a)
-		}
+		}, nil
 	}
-	return nil
+	return nil, nil
 }
 
 // has reports whether this process declares a handler key.
@@ -430,31 +427,42 @@ func (o *Ops) cancelling(r models.Request, now time.Time) func(context.Context) 
 	}
 }
 
-// cancellingRequest returns how to end another request; nil if another process carries that out. One that no process
-// has taken it takes here, where nobody carries it out.
+// cancellingRequest returns how to end another request; nil if another process carries that out. If none has taken it
+// yet, this takes and ends it at once, so that none will.
 func (o *Ops) cancellingRequest(ctx context.Context, r models.Request, now time.Time,
-) (end func(context.Context) (result any, err error), err error) {
+) (serve func(context.Context) (result any, err error), err error) {
 	why := "cancelled by operator " + r.Actor
-	cancel, found := o.underWay.Load(r.Target)
-	if !found {
-		ctx, done := o.bounded(ctx)
-		defer done()
-		err = o.act(ctx, func(ctx context.Context, tx *gorm.DB) (err error) {
-			pool := tx.Statement.ConnPool
-			if found, err = o.store.TakeRequest(ctx, pool, r.Target, "no process", now.Add(-requestsLast), now); found {
-				err = o.store.EndRequest(ctx, pool, r.Target, "", why, now)
-			}
-			return err
-		})
-		cancel = context.CancelCauseFunc(func(error) {})
+	cancelled := func(context.Context) (any, error) { return map[string]bool{"cancelled": true}, nil }
+	if end, here := o.underWay.Load(r.Target); here {
+		return func(ctx context.Context) (any, error) {
+			end.(context.CancelCauseFunc)(errors.New(why))
+			return cancelled(ctx)
+		}, nil
 	}
-	if err != nil || !found {
+	target, err := o.store.LoadRequest(ctx, o.pool(ctx), r.Target)
+	switch {
+	case err != nil:
+		return nil, err
+	case target == nil || target.EndedAt != nil:
+		return func(context.Context) (any, error) { return nil, fmt.Errorf("%w: it has ended", ErrStale) }, nil
+	case target.TakenAt != nil:
+		return nil, nil
+	}
+	ctx, done := o.bounded(ctx)
+	defer done()
+	err = o.act(ctx, func(ctx context.Context, tx *gorm.DB) error {
+		pool := tx.Statement.ConnPool
+		taken, err := o.store.TakeRequest(ctx, pool, r.Target, "no process", now.Add(-requestsLast), now)
+		if err != nil || !taken {
+			return err // if a process has taken it meanwhile, the next heartbeat finds that
+		}
+		serve = cancelled
+		return o.store.EndRequest(ctx, pool, r.Target, "", why, now)
+	})
+	if err != nil {
 		return nil, err
 	}
-	return func(context.Context) (any, error) {
-		cancel.(context.CancelCauseFunc)(errors.New(why))
-		return map[string]bool{"cancelled": true}, nil
-	}, nil
+	return serve, nil
 }
 
 // serve takes a request, unless another process has, carries it out and stores the result. A stop ends neither of the

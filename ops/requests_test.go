@@ -393,6 +393,9 @@ func TestCancelledRequestEndsAndKeepsItsResult(t *testing.T) {
 		require.True(t, strings.HasPrefix(ended.Problem, "cancelled by operator ada: "), ended.Problem)
 		require.NotEmpty(t, ended.Result, "the counts so far")
 		require.ErrorIs(t, o.CancelRequest(t.Context(), ada, id), ops.ErrStale)
+		late, err := o.AwaitRequest(t.Context(), storeRequest(t, d, ops.ActionCancelRequest, id, `{}`, 0))
+		require.ErrorIs(t, err, ops.ErrRequestFailed, "it ends, although there is nothing to cancel any more")
+		require.Contains(t, late.Problem, "it has ended")
 
 		// No process has taken it, and none does afterwards.
 		waiting, err := o.RequestBackfill(t.Context(), ada, "of another program", time.Now(), time.Time{}, ops.Bulk{})

@@ -180,6 +180,10 @@ func (r *report) endPackage(e event) {
 	if e.Action == "fail" {
 		r.brokenPackages++
 		fmt.Fprint(r.out, strings.Join(r.late[e.Package], ""))
+		itself := "FAILED: " + e.Package + " "
+		if !slices.ContainsFunc(r.failures, func(f string) bool { return strings.HasPrefix(f, itself) }) {
+			r.failures = append(r.failures, itself+"without a test that failed\n")
+		}
 	}
 	for _, line := range r.said[e.Package+"\x00"] {
 		if e.Action == "fail" || strings.HasPrefix(line, "ok ") || strings.HasPrefix(line, "? ") {

@@ -61,7 +61,7 @@ func TestReportOfRealRuns(t *testing.T) {
 		},
 		"not compiling": {
 			tests: head + "func TestA(t *testing.T) { undefined() }\n",
-			want:  []string{"undefined: undefined", "tests: 0 passed, 0 failed, 1 packages failed, 0 left out\n"},
+			want:  []string{"undefined: undefined", "FAILED: example.com/p without a test that failed\n", "tests: 0 passed, 0 failed, 1 packages failed, 0 left out\n"},
 		},
 		"without tests": {
 			tests: "package p\n",
