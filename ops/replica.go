@@ -212,5 +212,7 @@ func (r *replica) PreviewRejected(
 	ctx context.Context, actor Actor, id string, bounds PreviewBounds,
 ) (RejectedPreview, error) {
 	record, err := r.Ops.PreviewRejected(ctx, actor, id, bounds)
-	return orPrimary(record, err, func() (RejectedPreview, error) { return r.primary.PreviewRejected(ctx, actor, id, bounds) })
+	return orPrimary(record, err, func() (RejectedPreview, error) {
+		return r.primary.PreviewRejected(ctx, actor, id, bounds)
+	})
 }
