@@ -137,9 +137,10 @@ func TestOneTenantsBacklogHoldsUpNoOther(t *testing.T) {
 		}, "the others are done")
 		took := time.Since(began)
 		c.requireRate(t, perSecond, 10)
-		claims := 0
-		require.NoError(t, d.DB.Model(&models.HandlerStatus{}).Select("sum(version / 2)").
+		claims := 0 // each with its end raises the version by two; on MySQL 3 / 2 is 1.5
+		require.NoError(t, d.DB.Model(&models.HandlerStatus{}).Select("sum(version - version % 2)").
 			Where("message_id LIKE ?", "greedy-%").Scan(&claims).Error)
+		claims /= 2
 		t.Logf("the others took %s; the first tenant ran %d and had %d claims", took, c.count("greedy"), claims)
 		require.Less(t, c.count("greedy"), greedy/10)
 		require.Less(t, claims, greedy*5/4)

@@ -37,12 +37,13 @@ func acceptEach(t *testing.T, ib *inbox.Inbox, prefix string, n, size int) {
 }
 
 // claimedMegabytes returns the size of the contents of all claims.
-func claimedMegabytes(t *testing.T, ib *inbox.Inbox) (megabytes int) {
+func claimedMegabytes(t *testing.T, ib *inbox.Inbox) int {
 	t.Helper()
-	require.NoError(t, ib.DB().Raw(`SELECT CAST(FLOOR(COALESCE(SUM(LENGTH(m.content)), 0) / 1048576) AS decimal(9)) FROM inbox_handler_statuses s
+	bytes := 0
+	require.NoError(t, ib.DB().Raw(`SELECT COALESCE(SUM(LENGTH(m.content)), 0) FROM inbox_handler_statuses s
 		JOIN inbox_messages m ON m.number = s.message_number
-		WHERE s.processing_started_at IS NOT NULL AND s.completed_at IS NULL`).Scan(&megabytes).Error)
-	return megabytes
+		WHERE s.processing_started_at IS NOT NULL AND s.completed_at IS NULL`).Scan(&bytes).Error)
+	return bytes / megabyte
 }
 
 // blocking returns two handlers whose calls with large messages last until release is closed.

@@ -51,7 +51,7 @@ func LeaveOutIf(t testing.TB, err error) {
 // of a change. `make test` runs it.
 func Long(t testing.TB) {
 	t.Helper()
-	if !HasPostgres() && !HasMySQL() && os.Getenv(SQLiteVariable) == "" {
+	if !HasPostgres() && !HasMySQL() && !sqliteAlone() {
 		t.Skip("LEFT OUT: long tests (no server is configured)")
 	}
 }

@@ -22,7 +22,9 @@ const (
 )
 
 // HasMySQL reports whether tests have a MariaDB or MySQL server.
-func HasMySQL() bool { return os.Getenv(MariaDBVariable) != "" || os.Getenv(MySQLVariable) != "" }
+func HasMySQL() bool {
+	return !sqliteAlone() && (os.Getenv(MariaDBVariable) != "" || os.Getenv(MySQLVariable) != "")
+}
 
 // AnyMySQLDSN is MySQLDSN for MySQL, which refuses more than MariaDB does, or for MariaDB if only that is there.
 func AnyMySQLDSN(t testing.TB) string {
@@ -56,12 +58,13 @@ func OpenMySQL(t testing.TB, dsn string) *gorm.DB {
 // when the test ends. Without a server it ends the test, see LeaveOut.
 func MySQLDSN(t testing.TB, variable string) string {
 	t.Helper()
+	title := "MySQL"
+	if variable == MariaDBVariable {
+		title = "MariaDB"
+	}
+	leaveOutOnSQLiteAlone(t, title)
 	server := os.Getenv(variable)
 	if server == "" {
-		title := "MySQL"
-		if variable == MariaDBVariable {
-			title = "MariaDB"
-		}
 		LeaveOut(t, title, variable)
 	}
 	name := "inbox_test_" + randomHex(t)

@@ -36,7 +36,7 @@ func Postgres(t testing.TB) *gorm.DB {
 
 // HasPostgres reports whether tests have a PostgreSQL server, or fail without one.
 func HasPostgres() bool {
-	return os.Getenv(SQLiteVariable) == "" && (os.Getenv(PostgresVariable) != "" || Required())
+	return !sqliteAlone() && (os.Getenv(PostgresVariable) != "" || Required())
 }
 
 // OpenPostgres opens one more pool on a database that PostgresDSN made, like a second process of
@@ -51,9 +51,7 @@ func OpenPostgres(t testing.TB, dsn string) *gorm.DB {
 // (see Main). Without a server it ends the test, see LeaveOut.
 func PostgresDSN(t testing.TB) string {
 	t.Helper()
-	if os.Getenv(SQLiteVariable) != "" {
-		t.Skipf("LEFT OUT: PostgreSQL (%s is set: this run is about SQLite alone)", SQLiteVariable)
-	}
+	leaveOutOnSQLiteAlone(t, "PostgreSQL")
 	server := os.Getenv(PostgresVariable)
 	if server == "" {
 		LeaveOut(t, "PostgreSQL", PostgresVariable)

@@ -17,8 +17,18 @@ import (
 )
 
 // SQLiteVariable names the environment variable that has tests open SQLite with the driver in C if
-// it is "mattn", and skip PostgreSQL. By default they use the driver in Go, which needs no C compiler.
+// it is "mattn", and skip all servers' databases. By default they use the driver in Go, which needs no C compiler.
 const SQLiteVariable = "INBOX_TEST_SQLITE"
+
+// sqliteAlone reports whether the tests run for the sake of that driver: on no other database.
+func sqliteAlone() bool { return os.Getenv(SQLiteVariable) != "" }
+
+func leaveOutOnSQLiteAlone(t testing.TB, server string) {
+	t.Helper()
+	if sqliteAlone() {
+		t.Skipf("LEFT OUT: %s (%s is set: this run is about SQLite alone)", server, SQLiteVariable)
+	}
+}
 
 // sqliteParameters are the recommended setup of docs/databases.md for both drivers, of which each
 // ignores the other's names, with a longer timeout than an application would use.
