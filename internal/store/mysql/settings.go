@@ -201,14 +201,15 @@ func (s *Store) facts(ctx context.Context) (facts, error) {
 	}
 	schema, messages := s.table(s.Text("{messages}"))
 	_, statuses := s.table(s.Text("{statuses}"))
-	if f.isVitess() {
+	target := targets[0]
+	if schema != nil {
+		target = schema.(string)
+	}
+	// A session that names a shard, such as shop:-80, uses that one alone. What it asks goes to a tablet.
+	if f.isVitess() && !strings.ContainsAny(target, ":/[") {
 		shards, err := store.Query(ctx, pool, shardsSQL, store.Value[string])
 		if err != nil {
 			return facts{}, err
-		}
-		target := targets[0]
-		if schema != nil {
-			target = schema.(string)
 		}
 		f.shards = shardsOf(target, shards)
 	}
@@ -216,13 +217,10 @@ func (s *Store) facts(ctx context.Context) (facts, error) {
 	return f, err
 }
 
-// shardsOf counts the shards that a session of Vitess uses, of those of all keyspaces, which are like shop/-80. The
-// target is the session's keyspace, such as shop or shop@primary, or one shard of it, such as shop:-80.
+// shardsOf counts the shards of a session's keyspace, such as shop or shop@primary, among those of all keyspaces, which
+// are like shop/-80.
 func shardsOf(target string, all []string) (shards int) {
 	keyspace, _, _ := strings.Cut(target, "@")
-	if strings.ContainsAny(keyspace, ":/[") {
-		return 1
-	}
 	for _, shard := range all {
 		if strings.HasPrefix(shard, keyspace+"/") {
 			shards++
