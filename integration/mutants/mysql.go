@@ -116,8 +116,8 @@ var mysqlMutants = []mutant{
 		Why:     "the pool keeps the session, and all other processes would wait for it at their start",
 		Package: "internal/store/mysql/mysqldialect",
 		In:      "endMigration",
-		Old:     "`DO RELEASE_LOCK(?)`",
-		New:     "`DO ?`",
+		Old:     "`SELECT RELEASE_LOCK(?)`",
+		New:     "`SELECT CHAR_LENGTH(?)`",
 		Test:    onMariaDB("^TestFailedMigrationLeavesNoLock$/^MariaDB$"),
 	},
 	{
@@ -137,6 +137,24 @@ var mysqlMutants = []mutant{
 		Old:     "return errBothLocked",
 		New:     "return nil",
 		Test:    onMariaDB("^TestDatabaseThatGivesOneRowToTwoClaimsIsRefused$/^MariaDB$"),
+	},
+	{
+		Name:    "mysql: the shards of all keyspaces of Vitess count",
+		Why:     "an unsharded keyspace would be refused for another one that is sharded (contract 3.4)",
+		Package: "internal/store/mysql",
+		In:      "shardsOf",
+		Old:     "strings.HasPrefix(shard, keyspace+\"/\")",
+		New:     "keyspace != \"\"",
+		Test:    test{Package: "./internal/store/mysql", Run: "^TestShardsOfOtherKeyspacesDoNotCount$"},
+	},
+	{
+		Name:    "mysql: a commit that a tablet of Vitess did not answer was refused",
+		Why:     "it may have taken place, and nothing would read it back (contract 5.7)",
+		Package: "internal/store/mysql/mysqldialect",
+		In:      "unanswered",
+		Old:     "dialect.Transient | dialect.Unknown",
+		New:     "dialect.Transient | dialect.Refused",
+		Test:    test{Package: "./internal/store/mysql", Run: "^TestErrorIsClassified$"},
 	},
 }
 
