@@ -139,6 +139,15 @@ var mysqlMutants = []mutant{
 		Test:    onMariaDB("^TestDatabaseThatGivesOneRowToTwoClaimsIsRefused$/^MariaDB$"),
 	},
 	{
+		Name:    "mysql: a claim believes its snapshot",
+		Why:     "a message that was accepted since would be poisoned as deleted (contract 5.1)",
+		Package: "internal/store/mysql",
+		In:      "Store.attachMessages",
+		Old:     "messagesSQL, latestMessagesSQL",
+		New:     "messagesSQL",
+		Test:    onMariaDB("^TestClaimHasTheMessagesThatItsSnapshotDoesNotShow$/^MariaDB$"),
+	},
+	{
 		Name:    "mysql: the shards of all keyspaces of Vitess count",
 		Why:     "an unsharded keyspace would be refused for another one that is sharded (contract 3.4)",
 		Package: "internal/store/mysql",

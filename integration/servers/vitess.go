@@ -94,8 +94,8 @@ func newVitess(program string, mysql *MySQL) (*Vitess, error) {
 	return v, nil
 }
 
-// Keyspace returns the DSN of an empty keyspace, and a function that empties it and gives it back. It fails if all are in
-// use.
+// Keyspace lends an empty keyspace. It returns its DSN, and a function that empties it and gives it back. It fails if
+// all are in use.
 func (v *Vitess) Keyspace() (dsn string, end func() error, err error) {
 	var name string
 	select {
