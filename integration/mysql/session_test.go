@@ -306,8 +306,8 @@ func (f *forgetful) QueryContext(ctx context.Context, text string, args ...any) 
 
 func (f *forgetful) GetDBConn() (*sql.DB, error) { return f.db, nil }
 
-// TestClaimHasTheMessagesThatItsSnapshotDoesNotShow lets a message be accepted between the first read of a claim and its
-// lock of due statuses. A claim without its message would be poisoned as deleted.
+// TestClaimHasTheMessagesThatItsSnapshotDoesNotShow accepts a message between the first read of a claim and its lock of
+// due statuses. A claim without its message would be poisoned as deleted.
 func TestClaimHasTheMessagesThatItsSnapshotDoesNotShow(t *testing.T) {
 	onEach(t, func(t *testing.T, open opener) {
 		db, st := storetest.Migrated(t, open(t))

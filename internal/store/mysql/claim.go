@@ -192,8 +192,8 @@ func scanClaimAnd(rows *sql.Rows, c *store.Claim, more ...any) error {
 // attachMessages adds their messages to claims. It reads each message once, however many handlers it has. A claim whose
 // message is gone stays without one.
 //
-// A message that is not found is read again, with a lock. On Vitess a session may lose its isolation with its connection
-// to MySQL, and the snapshot of the transaction is then older than statuses that it has locked since.
+// A message that is not found is read again, with a lock. On Vitess a session may lose its isolation after it has lost
+// its connection to MySQL, and the transaction's snapshot is then older than statuses that it has locked since.
 func (s *Store) attachMessages(ctx context.Context, pool gorm.ConnPool, claims []store.Claim) error {
 	var numbers []int64
 	for _, claim := range claims {
