@@ -3,8 +3,6 @@ package endtoend
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
-	"errors"
 	"fmt"
 	"net/url"
 	"strings"
@@ -114,9 +112,8 @@ func openGORM(t *testing.T, dsn string) *gorm.DB {
 	pool, err := db.DB()
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		if err := pool.Close(); !errors.Is(err, driver.ErrBadConn) { // that of a server that was killed
-			require.NoError(t, err)
-		}
+		err := pool.Close() // MySQL's driver reports connections that a killed server has lost
+		require.True(t, err == nil || strings.Contains(err.Error(), "bad connection"), err)
 	})
 	return db
 }

@@ -153,7 +153,7 @@ var mysqlMutants = []mutant{
 		Package: "internal/store/mysql",
 		In:      "shardsOf",
 		Old:     "strings.HasPrefix(shard, keyspace+\"/\")",
-		New:     "keyspace != \"\"",
+		New:     "shard != keyspace",
 		Test:    test{Package: "./internal/store/mysql", Run: "^TestShardsOfOtherKeyspacesDoNotCount$"},
 	},
 	{
