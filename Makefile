@@ -86,6 +86,14 @@ mutants: ## put all known defects in, one at a time, and see tests fail
 	@$(MAKE) --no-print-directory programs
 	$(WITH_SERVERS) -- $(BIN)/mutants -jobs 3
 
+# The module's other tests on MySQL name "Vitess" as a subtest.
+.PHONY: vitess
+vitess: $(BIN)/testreport ## the MySQL store on an unsharded Vitess 24 and a failover of its cluster: half an hour, the first time also 5 GB of Go's caches to build it
+	scripts/vitess $(BIN)/vitess
+	@set -eu -o pipefail; export INBOX_TEST_VITESS=$(BIN)/vitess; cd integration; { ended=0; \
+		go test -json -race -p 1 -timeout 60m $(TEST_FLAGS) -run '^TestVitess' ./mysql ./endtoend || ended=1; \
+		go test -json -race -p 1 -timeout 60m $(TEST_FLAGS) -run '/^Vitess$$' ./mysql || ended=1; exit $$ended; } | $(BIN)/testreport
+
 .PHONY: soak
 soak: ## MINUTES=5 SEED=n DATABASE=mariadb: load, crashes and outages, then the ledger
 	go run -C integration ./soak -minutes $(MINUTES) -seed $(SEED) -database $(DATABASE)

@@ -13,7 +13,12 @@ import (
 // transactions of a killed worker back, and another one takes its claims over, uncharged.
 func TestClaimsOfKilledWorkerResumeElsewhereOnMariaDB(t *testing.T) {
 	t.Parallel()
-	r := newRigOnMySQL(t, disturbedMariaDB(t))
+	newRigOnMySQL(t, disturbedMariaDB(t)).claimsOfKilledWorkerResume()
+}
+
+func (r *rig) claimsOfKilledWorkerResume() {
+	t := r.t
+	t.Helper()
 	victim := r.worker()
 	r.accept(r.newInbox(r.settings.DSN), r.jobs(8, same(workload.Job{DelayMS: 20_000}))...)
 	require.Eventually(t, func() bool {
@@ -39,6 +44,25 @@ func TestMariaDBOutageUnderLoadIsSurvived(t *testing.T) {
 	t.Parallel()
 	server := disturbedMariaDB(t)
 	r := newRigOnMySQL(t, server)
+	t.Cleanup(func() { require.NoError(t, server.Start()) })
+	t.Cleanup(func() { require.NoError(t, server.Thaw()) })
+	r.survives([]outage{
+		{server.Stop, server.Start, 3 * time.Second},
+		{server.Kill, server.Start, time.Second},
+		{server.Freeze, server.Thaw, 6 * time.Second},
+	})
+}
+
+// outage is what a server suffers under load.
+type outage struct {
+	begin, end func() error
+	lasts      time.Duration
+}
+
+// survives disturbs the server while messages are accepted and handled, and judges what has become of them.
+func (r *rig) survives(outages []outage) {
+	t := r.t
+	t.Helper()
 	first, second := r.worker(), r.worker()
 	more := func(n int) func() bool {
 		return func() bool {
@@ -48,17 +72,8 @@ func TestMariaDBOutageUnderLoadIsSurvived(t *testing.T) {
 		}
 	}
 	r.underDirectLoad(r.newInbox(r.settings.DSN), func() {
-		t.Cleanup(func() { require.NoError(t, server.Start()) })
-		t.Cleanup(func() { require.NoError(t, server.Thaw()) })
 		require.Eventually(t, more(50), patience, 50*time.Millisecond, "work is under way")
-		for _, outage := range []struct {
-			begin, end func() error
-			lasts      time.Duration
-		}{
-			{server.Stop, server.Start, 3 * time.Second},
-			{server.Kill, server.Start, time.Second},
-			{server.Freeze, server.Thaw, 6 * time.Second},
-		} {
+		for _, outage := range outages {
 			require.NoError(t, outage.begin())
 			pause(t.Context(), outage.lasts)
 			require.NoError(t, outage.end())

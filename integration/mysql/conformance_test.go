@@ -33,7 +33,7 @@ func conform(t *testing.T, variable string) {
 // opener opens a database of its own.
 type opener func(t testing.TB) *gorm.DB
 
-// onEach runs a test on MariaDB and on MySQL.
+// onEach runs a test on MariaDB and on MySQL, and on Vitess if it is there.
 func onEach(t *testing.T, test func(t *testing.T, open opener)) {
 	t.Helper()
 	for name, variable := range map[string]string{"MariaDB": testenv.MariaDBVariable, "MySQL": testenv.MySQLVariable} {
@@ -42,6 +42,12 @@ func onEach(t *testing.T, test func(t *testing.T, open opener)) {
 				testenv.MySQLDSN(t, variable)
 			}
 			test(t, func(t testing.TB) *gorm.DB { return openOn(t, variable) })
+		})
+	}
+	if hasVitess() {
+		t.Run("Vitess", func(t *testing.T) {
+			leaveOutOnVitess(t)
+			test(t, openOnVitess)
 		})
 	}
 }
@@ -62,7 +68,7 @@ func (m *server) Waiting(db *gorm.DB) (waiting int, err error) {
 	if time.Since(m.read) < refreshed {
 		return 0, nil
 	}
-	err = db.Raw(`SELECT (SELECT COUNT(*) FROM information_schema.innodb_trx t JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id
+	err = ofServer(db).Raw(`SELECT (SELECT COUNT(*) FROM information_schema.innodb_trx t JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id
 			WHERE t.trx_state = 'LOCK WAIT' AND p.db = DATABASE())
 		+ (SELECT COUNT(*) FROM information_schema.processlist WHERE state = 'User lock' AND db = DATABASE())`).Scan(&waiting).Error
 	m.read = time.Now()
@@ -75,6 +81,7 @@ var gates atomic.Int64
 // is held before that.
 func (*server) Hold(db *gorm.DB, event storetest.Event) (release func() error, err error) {
 	gate := fmt.Sprintf("%s %d %d", event.Table, os.Getpid(), gates.Add(1)) // other processes test on this server, too
+	db = ofServer(db)
 	held := db.Session(&gorm.Session{NewDB: true}).Begin()
 	var got int
 	if err := held.Raw(`SELECT GET_LOCK(?, 0)`, gate).Scan(&got).Error; err != nil {
@@ -135,5 +142,5 @@ func (*server) Terminate(db, tx *gorm.DB) error {
 	if err := tx.Raw(`SELECT CONNECTION_ID()`).Scan(&id).Error; err != nil {
 		return err
 	}
-	return db.Exec(`KILL ?`, id).Error
+	return ofServer(db).Exec(`KILL ?`, id).Error
 }

@@ -71,9 +71,10 @@ func checkNothingIsStoredByAHandlerThatSwallowsADeadlock(t *testing.T, open open
 	for way, next := range ways {
 		t.Run(way, func(t *testing.T) {
 			db := orders(t, open)
+			require.NoError(t, db.Exec(`CREATE TABLE inbox_locks (name varchar(99), owner_id text, expires_at datetime(6)) ENGINE=InnoDB`).Error)
 			other := db.Begin()
 			defer other.Rollback()
-			require.NoError(t, new(server).Survive(other.Exec(`CREATE TEMPORARY TABLE inbox_locks (name varchar(99), owner_id text, expires_at datetime(6)) ENGINE=InnoDB`)))
+			require.NoError(t, new(server).Survive(other))
 			require.NoError(t, other.Exec(`UPDATE orders SET paid = 2 WHERE id = 2`).Error)
 			done := make(chan error, 1)
 			err := handle(t, db, sql.LevelDefault, func(tx *gorm.DB) {
@@ -166,18 +167,25 @@ func checkStatementThatCommitsImplicitlyDoesNotReachTheServer(t *testing.T, open
 		`DROP TABLES orders`, `RENAME TABLE orders TO other`, `LOCK TABLES orders WRITE`, `UNLOCK TABLES`, `ANALYZE TABLE orders`,
 		`BEGIN`, `START TRANSACTION`, `FLUSH TABLES`, `EXECUTE IMMEDIATE 'COMMIT'`,
 	} {
-		db := orders(t, open)
-		err := handle(t, db, sql.LevelDefault, func(tx *gorm.DB) {
-			require.NoError(t, tx.Exec(`INSERT INTO orders VALUES (3, 0)`).Error)
-			require.ErrorIs(t, tx.Exec(statement).Error, gorm.ErrInvalidTransaction, statement)
-			require.Error(t, tx.Exec(`INSERT INTO orders VALUES (4, 0)`).Error)
+		t.Run(statement, func(t *testing.T) {
+			db := orders(t, open)
+			err := handle(t, db, sql.LevelDefault, func(tx *gorm.DB) {
+				require.NoError(t, tx.Exec(`INSERT INTO orders VALUES (3, 0)`).Error)
+				require.ErrorIs(t, tx.Exec(statement).Error, gorm.ErrInvalidTransaction, statement)
+				require.Error(t, tx.Exec(`INSERT INTO orders VALUES (4, 0)`).Error)
+			})
+			require.ErrorContains(t, err, "a handler must not begin or end the transaction it runs in", statement)
+			require.Equal(t, []int{1, 2}, stored(t, db), statement)
+			var tables []string
+			require.NoError(t, db.Raw(`SHOW TABLES`).Scan(&tables).Error)
+			require.Equal(t, "orders", strings.Join(tables, " "), statement)
 		})
-		require.ErrorContains(t, err, "a handler must not begin or end the transaction it runs in", statement)
-		require.Equal(t, []int{1, 2}, stored(t, db), statement)
-		var tables []string
-		require.NoError(t, db.Raw(`SHOW TABLES`).Scan(&tables).Error)
-		require.Equal(t, "orders", strings.Join(tables, " "), statement)
 	}
+}
+
+func TestHandlerUsesTemporaryTables(t *testing.T) { onEach(t, checkHandlerUsesTemporaryTables) }
+
+func checkHandlerUsesTemporaryTables(t *testing.T, open opener) {
 	db := orders(t, open)
 	require.NoError(t, handle(t, db, sql.LevelDefault, func(tx *gorm.DB) {
 		for _, statement := range []string{`CREATE TEMPORARY TABLE part (id int)`, `INSERT INTO part SELECT id FROM orders`,

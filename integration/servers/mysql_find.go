@@ -66,7 +66,7 @@ func debianProgram(home string) (mysqld, error) {
 	}
 	return mysqld{
 		arguments: []string{loaders[0], "--library-path", filepath.Dir(loaders[0]), filepath.Join(home, "usr/sbin/mysqld")},
-		settings:  map[string]string{"lc_messages_dir": filepath.Join(home, "usr/share/mysql"), "plugin_dir": home},
+		settings:  map[string]string{"lc_messages_dir": filepath.Join(home, "usr/share/mysql"), "plugin_dir": filepath.Join(home, "usr/lib/mysql/plugin")},
 	}, nil
 }
 

@@ -1,4 +1,4 @@
-// Package servers starts the real servers that tests use: PostgreSQL, MariaDB, MySQL, Apache Kafka,
+// Package servers starts the real servers that tests use: PostgreSQL, MariaDB, MySQL, Vitess, Apache Kafka,
 // Redis and PgBouncer. They run on this machine for this process only. They listen on 127.0.0.1 only, and
 // none outlives the process that started it. Each can be stopped, killed, frozen and started again
 // on the same port and data, so that a test can check what happens to its clients.

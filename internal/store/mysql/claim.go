@@ -44,6 +44,9 @@ const messagesSQL = `
 SELECT number, namespace, transport_name, type, source, content, content_type, serialized_properties, ordering_key, received_at
 FROM {messages} FORCE INDEX (PRIMARY) WHERE number IN ({list ?1})`
 
+// latestMessagesSQL is messagesSQL for what the transaction's snapshot does not show.
+const latestMessagesSQL = messagesSQL + ` LOCK IN SHARE MODE`
+
 // nextDueSQL uses the due index: the first row after now.
 const nextDueSQL = `
 SELECT due_at FROM {statuses} FORCE INDEX (due)
@@ -188,6 +191,9 @@ func scanClaimAnd(rows *sql.Rows, c *store.Claim, more ...any) error {
 
 // attachMessages adds their messages to claims. It reads each message once, however many handlers it has. A claim whose
 // message is gone stays without one.
+//
+// A message that is not found is read again, with a lock. On Vitess a session may lose its isolation after it has lost
+// its connection to MySQL, and the transaction's snapshot is then older than statuses that it has locked since.
 func (s *Store) attachMessages(ctx context.Context, pool gorm.ConnPool, claims []store.Claim) error {
 	var numbers []int64
 	for _, claim := range claims {
@@ -195,16 +201,19 @@ func (s *Store) attachMessages(ctx context.Context, pool gorm.ConnPool, claims [
 	}
 	slices.Sort(numbers)
 	numbers = slices.Compact(numbers)
-	stored, err := queryAll(ctx, s, pool, messagesSQL, func(rows *sql.Rows, m *base.StoredMessage) error {
-		return rows.Scan(&m.Number, &m.Namespace, &m.TransportName, &m.MessageType, &m.Source, &m.Content,
-			&m.ContentType, &m.Properties, &m.OrderingKey, &m.ReceivedAt)
-	}, listOf(numbers))
-	if err != nil {
-		return err
-	}
 	byNumber := make(map[int64]base.StoredMessage, len(numbers))
-	for _, m := range stored {
-		byNumber[m.Number.Int64] = m
+	for _, statement := range []string{messagesSQL, latestMessagesSQL} {
+		stored, err := queryAll(ctx, s, pool, statement, func(rows *sql.Rows, m *base.StoredMessage) error {
+			return rows.Scan(&m.Number, &m.Namespace, &m.TransportName, &m.MessageType, &m.Source, &m.Content,
+				&m.ContentType, &m.Properties, &m.OrderingKey, &m.ReceivedAt)
+		}, listOf(numbers))
+		if err != nil {
+			return err
+		}
+		for _, m := range stored {
+			byNumber[m.Number.Int64] = m
+		}
+		numbers = slices.DeleteFunc(numbers, func(number int64) bool { return byNumber[number].Number.Valid })
 	}
 	for i := range claims {
 		claims[i].Message = byNumber[claims[i].MessageNumber].Message(claims[i].MessageID) // a copy each

@@ -75,6 +75,12 @@ func TestErrorIsClassified(t *testing.T) {
 	for _, lost := range []error{errors.New("invalid connection"), failure(1053, "08S01", ""), failure(1927, "70100", "")} {
 		require.True(t, store.OutcomeUnknown(lost), "a commit may have taken place: %v", lost)
 	}
+	for _, number := range []uint16{1105, 1317, 1815} {
+		err := failure(number, "HY000", "target: shop.0.primary: vttablet: rpc error: error reading from server: EOF")
+		require.Equal(t, number != 1815, store.IsTransient(err), number)
+		require.True(t, store.OutcomeUnknown(err), "a tablet may have committed: %d", number)
+		require.True(t, store.MayBeCommitted(store.FailedCommit(err)), number)
+	}
 	for _, number := range []uint16{1290, 1792, 1836} {
 		class, found := mysqldialect.Dialect.Classify(failure(number, "HY000", "read-only"))
 		require.True(t, found && class.Has(dialect.ReadOnly|dialect.Refused|dialect.Transient), number)
@@ -82,5 +88,7 @@ func TestErrorIsClassified(t *testing.T) {
 	tooLarge := errors.New("packet for query is too large. Try adjusting the `Config.MaxAllowedPacket`")
 	require.True(t, store.IsData(tooLarge), "the same message would fail for ever")
 	require.False(t, store.IsTransient(failure(1064, "42000", "")))
-	require.False(t, store.IsTransient(failure(1105, "HY000", "VT12001: unsupported")))
+	for _, text := range []string{"VT12001: unsupported", "VT03019: column 'a' not found", "syntax error at position 7 near 'a'"} {
+		require.False(t, store.IsTransient(failure(1105, "HY000", text)), text)
+	}
 }

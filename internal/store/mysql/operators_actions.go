@@ -160,7 +160,7 @@ const (
 SELECT s.id, s.message_id, s.handler_key, s.lane_handler, s.lane_key, s.processing_started_at IS NOT NULL
 FROM {statuses} s FORCE INDEX (message) WHERE s.message_number = ?1 ORDER BY s.handler_key FOR UPDATE`
 
-	deleteAnySQL = `DELETE x FROM {statuses} x FORCE INDEX (PRIMARY) WHERE x.id IN ({list ?1}) AND x.created_at IS NOT NULL`
+	deleteAnySQL = `DELETE x FROM ({rows ?1}) c STRAIGHT_JOIN {statuses} x FORCE INDEX (PRIMARY) ON x.id = c.c0`
 )
 
 func (s *Store) DeleteMessage(ctx context.Context, pool gorm.ConnPool, number int64) (deleted *models.Message,

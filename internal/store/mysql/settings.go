@@ -19,11 +19,12 @@ import (
 
 // facts are what a server says of itself.
 type facts struct {
-	// version is VERSION(), and comment @@version_comment. Vitess has its own version in the comment.
+	// version is VERSION(), and comment @@version_comment. Vitess has its own version in the comment, and may be set to
+	// say the version of another server.
 	version, comment string
 	sqlMode          string            // of the session
 	variables        map[string]string // some global ones, in upper case; a server lacks those that it does not know
-	shards           int               // of a Vitess keyspace
+	shards           int               // of the Vitess keyspace that has the tables
 	otherEngines     []string          // tables of the inbox that InnoDB does not keep
 	readsUTC         bool              // the driver reads times as UTC, in winter and in summer
 	charset          string            // of what this connection sends
@@ -73,9 +74,11 @@ func (f facts) hasSmallPackets() bool {
 }
 
 func (f facts) isTiDB() bool    { return strings.Contains(f.version, "TiDB") }
-func (f facts) isVitess() bool  { return strings.Contains(f.version, "Vitess") }
 func (f facts) isMariaDB() bool { return strings.Contains(f.version, "MariaDB") }
 func (f facts) isMySQL() bool   { return !f.isTiDB() && !f.isVitess() && !f.isMariaDB() }
+func (f facts) isVitess() bool {
+	return strings.Contains(f.version, "Vitess") || strings.Contains(f.comment, "(Git revision")
+}
 
 var versionOf = regexp.MustCompile(`(\d+)\.(\d+)\.(\d+)`)
 
@@ -140,8 +143,12 @@ func decide(f facts) (warnings []store.Warning, err error) {
 
 // These statements read no table of the inbox.
 const (
-	serverSQL = `
-SELECT VERSION(), @@version_comment, @@sql_mode, @@character_set_client, @@autocommit = 0, CAST('2026-01-02 03:04:05' AS DATETIME), CAST('2026-07-02 03:04:05' AS DATETIME)`
+	// versionSQL asks for nothing else: Vitess would pass a statement with more on to the MySQL behind it, and return the
+	// version of that one.
+	versionSQL = `SELECT VERSION(), @@version_comment`
+
+	sessionSQL = `
+SELECT COALESCE(DATABASE(), ''), @@sql_mode, @@character_set_client, @@autocommit = 0, CAST('2026-01-02 03:04:05' AS DATETIME), CAST('2026-07-02 03:04:05' AS DATETIME)`
 
 	variablesSQL = `
 SHOW GLOBAL VARIABLES WHERE Variable_name IN ('innodb_flush_log_at_trx_commit', 'sync_binlog', 'log_bin', 'wsrep_on',
@@ -166,16 +173,22 @@ func (s *Store) CheckSettings(ctx context.Context, ordered bool) ([]store.Warnin
 
 func (s *Store) facts(ctx context.Context) (facts, error) {
 	pool := s.Pool(ctx)
-	found, err := store.Query(ctx, pool, serverSQL, func(rows *sql.Rows, f *facts) error {
+	versions, err := store.Query(ctx, pool, versionSQL, func(rows *sql.Rows, f *facts) error {
+		return rows.Scan(&f.version, &f.comment)
+	})
+	if err != nil {
+		return facts{}, err
+	}
+	f := versions[0]
+	targets, err := store.Query(ctx, pool, sessionSQL, func(rows *sql.Rows, target *string) error {
 		var winter, summer any
-		err := rows.Scan(&f.version, &f.comment, &f.sqlMode, &f.charset, &f.keepsOpen, &winter, &summer)
+		err := rows.Scan(target, &f.sqlMode, &f.charset, &f.keepsOpen, &winter, &summer)
 		f.readsUTC = isUTC(winter) && isUTC(summer)
 		return err
 	})
 	if err != nil {
 		return facts{}, err
 	}
-	f := found[0]
 	variables, err := store.Query(ctx, pool, variablesSQL, func(rows *sql.Rows, v *[2]string) error {
 		return rows.Scan(&v[0], &v[1])
 	})
@@ -186,17 +199,34 @@ func (s *Store) facts(ctx context.Context) (facts, error) {
 	for _, v := range variables {
 		f.variables[strings.ToUpper(v[0])] = strings.ToUpper(v[1])
 	}
-	if f.isVitess() {
+	schema, messages := s.table(s.Text("{messages}"))
+	_, statuses := s.table(s.Text("{statuses}"))
+	target := targets[0]
+	if schema != nil {
+		target = schema.(string)
+	}
+	// A session that names a shard, such as shop:-80, uses that one alone. What it asks goes to a tablet.
+	if f.isVitess() && !strings.ContainsAny(target, ":/[") {
 		shards, err := store.Query(ctx, pool, shardsSQL, store.Value[string])
 		if err != nil {
 			return facts{}, err
 		}
-		f.shards = len(shards)
+		f.shards = shardsOf(target, shards)
 	}
-	schema, messages := s.table(s.Text("{messages}"))
-	_, statuses := s.table(s.Text("{statuses}"))
 	f.otherEngines, err = store.Query(ctx, pool, otherEnginesSQL, store.Value[string], schema, messages, statuses)
 	return f, err
+}
+
+// shardsOf counts the shards of a session's keyspace, such as shop or shop@primary, among those of all keyspaces, which
+// are like shop/-80.
+func shardsOf(target string, all []string) (shards int) {
+	keyspace, _, _ := strings.Cut(target, "@")
+	for _, shard := range all {
+		if strings.HasPrefix(shard, keyspace+"/") {
+			shards++
+		}
+	}
+	return shards
 }
 
 func isUTC(value any) bool {

@@ -32,7 +32,8 @@ func TestServerIsRefusedOrWarnedOf(t *testing.T) {
 	const mysql, maria = "8.4.3", "10.11.19-MariaDB-0+deb12u1"
 	ordered := func(f facts) facts { f.ordered = true; return f }
 	lax, myISAM, local, latin := good(mysql), good(mysql), good(mysql), good(mysql)
-	literal, keeping := good(mysql), good(mysql)
+	literal, keeping, disguised := good(mysql), good(mysql), vitess("Version: 24.0.4 (Git revision x)", 1)
+	disguised.version = "8.0.34"
 	literal.sqlMode, keeping.keepsOpen = "STRICT_TRANS_TABLES,NO_BACKSLASH_ESCAPES", true
 	lax.sqlMode, myISAM.otherEngines, local.readsUTC, latin.charset = "NO_ENGINE_SUBSTITUTION", []string{"inbox_messages"}, false, "latin1"
 	for name, each := range map[string]struct {
@@ -57,6 +58,7 @@ func TestServerIsRefusedOrWarnedOf(t *testing.T) {
 		"Vitess 18":                 {facts: vitess("Version: 18.0.3 (Git revision x)", 1), refused: "Vitess before 19"},
 		"Vitess":                    {facts: vitess("Version: 24.0.0 (Git revision x)", 1), warnings: []string{"limits of its tablets"}},
 		"Vitess with shards":        {facts: vitess("Version: 24.0.0 (Git revision x)", 2), refused: "keyspace is sharded"},
+		"Vitess in disguise":        {facts: disguised, warnings: []string{"limits of its tablets"}},
 		"another engine":            {facts: myISAM, refused: "not kept by InnoDB"},
 		"a lax sql_mode":            {facts: lax, refused: "sql_mode is not strict"},
 		"no escapes":                {facts: literal, refused: "NO_BACKSLASH_ESCAPES"},
@@ -97,5 +99,12 @@ func TestServerIsRefusedOrWarnedOf(t *testing.T) {
 				require.Contains(t, warnings[i].Message, part)
 			}
 		})
+	}
+}
+
+func TestShardsOfOtherKeyspacesDoNotCount(t *testing.T) {
+	all := []string{"old-shop/0", "shop/-80", "shop/80-", "stock/0"}
+	for target, shards := range map[string]int{"shop": 2, "shop@primary": 2, "stock": 1, "stock@primary": 1, "sho": 0} {
+		require.Equal(t, shards, shardsOf(target, all), target)
 	}
 }

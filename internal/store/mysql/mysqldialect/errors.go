@@ -15,6 +15,9 @@ const (
 	data      = dialect.Data | dialect.Refused
 	tooLong   = dialect.Transient | dialect.Refused | dialect.OfStatement | dialect.TimedOut
 	lost      = dialect.Transient | dialect.Lost | dialect.Unknown
+
+	// unanswered is what Vitess says of what a tablet did not answer, which may be a commit.
+	unanswered = dialect.Transient | dialect.Unknown
 )
 
 // The numbers of errors that this package knows by name.
@@ -32,7 +35,7 @@ var classes = map[int]dialect.Class{
 	1020: collided | dialect.Snapshot,
 	3100: collided, 3101: collided, // another member of the group was first
 	3572: transient,
-	1317: tooLong, 1969: tooLong, 3024: tooLong,
+	1317: unanswered | dialect.OfStatement | dialect.TimedOut, 1969: tooLong, 3024: tooLong,
 	1062: data | dialect.Duplicate, 1586: data | dialect.Duplicate,
 	1048: data, 1264: data, 1265: data, 1292: data, 1364: data, 1366: data, 1406: data, 1451: data, 1452: data, 1690: data,
 	3819: data, 4025: data, packetTooLarge: data, 3140: data,
@@ -42,15 +45,19 @@ var classes = map[int]dialect.Class{
 	1053: lost, 1077: lost, 1079: lost, 1152: lost, 1158: lost, 1159: lost, 1160: lost, 1161: lost, 1184: lost,
 	1927: lost, 3169: lost, 2006: lost, 2013: lost, 4031: lost,
 	1180: dialect.Transient | dialect.Unknown, // an error during the commit
-	1105: transient,                           // Vitess, for what another tablet may do
+	1105: unanswered,
+	1815: dialect.Unknown, // an error of Vitess itself, which may also refuse a statement for good
 }
+
+// permanent are parts of the texts of 1105 with which Vitess refuses a statement for good.
+var permanent = []string{"VT12001", "VT03", "VT09", "syntax error at position"}
 
 func classify(err error) (dialect.Class, bool) {
 	number, text, found := Code(err)
 	switch {
 	case !found:
 		return 0, false
-	case number == 1105 && (strings.Contains(text, "VT12001") || strings.Contains(text, "VT03") || strings.Contains(text, "VT09")):
+	case number == 1105 && slices.ContainsFunc(permanent, func(part string) bool { return strings.Contains(text, part) }):
 		return refused, true
 	}
 	if class, known := classes[number]; known {

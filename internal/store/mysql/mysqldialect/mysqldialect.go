@@ -85,10 +85,11 @@ func beginMigration(ctx context.Context, conn *sql.Conn, lock string) error {
 	return err
 }
 
+// endMigration selects, because Vitess would run DO in another session.
 func endMigration(ctx context.Context, conn *sql.Conn, lock string) error {
 	name, err := sessionLock(ctx, conn, lock)
 	if err == nil {
-		_, err = conn.ExecContext(ctx, `DO RELEASE_LOCK(?)`, name)
+		err = conn.QueryRowContext(ctx, `SELECT RELEASE_LOCK(?)`, name).Scan(new(sql.NullInt64))
 	}
 	return err
 }

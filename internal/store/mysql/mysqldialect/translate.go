@@ -17,14 +17,14 @@ import (
 // List is an argument for {list ?1}: the values of IN.
 type List []any
 
-// Rows is an argument for {rows ?1}, a query of these rows with the columns c0, c1 and so on.
+// Rows is an argument for {rows ?1}, a query of these rows with the columns c0, c1 and so on. A List has one column.
 type Rows [][]any
 
 // Translating returns a pool that takes the statements of the inbox, and no others, in the SQL that all databases have
 // in common:
 //
 //   - $1 or ?1 is the first argument, wherever and however often it stands; MySQL knows the order alone
-//   - {list ?1} and {rows ?1} stand for a list, which is a List, Rows, or a JSON array
+//   - {list ?1} and {rows ?1} stand for a list, which is a List, a JSON array, or for {rows ?1} Rows
 //   - names are in double quotes
 //   - ON CONFLICT is ON DUPLICATE KEY
 //   - rows are compared column by column, so that an index serves a range
@@ -236,13 +236,9 @@ func rowsOf(argument any) (Rows, error) {
 	switch argument := argument.(type) {
 	case Rows:
 		return argument, nil
-	case string:
-		var list List
-		if err := decode(argument, &list); err != nil {
-			return nil, err
-		}
-		rows := make(Rows, len(list))
-		for i, value := range list {
+	case List:
+		rows := make(Rows, len(argument))
+		for i, value := range argument {
 			if row, several := value.([]any); several {
 				rows[i] = row
 			} else {
@@ -250,6 +246,12 @@ func rowsOf(argument any) (Rows, error) {
 			}
 		}
 		return rows, nil
+	case string:
+		var list List
+		if err := decode(argument, &list); err != nil {
+			return nil, err
+		}
+		return rowsOf(list)
 	}
 	return nil, fmt.Errorf("%T is no list of rows", argument)
 }
