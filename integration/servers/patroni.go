@@ -263,7 +263,19 @@ func (c *Patroni) AwaitLeader(not ...*PatroniMember) (leader *PatroniMember, err
 		}
 		return runStatements(ctx, leader.DSN(), "SELECT 1 / (NOT pg_is_in_recovery())::int")
 	})
-	return leader, wrap("Patroni: wait for a leader", err)
+	return leader, c.explain("wait for a leader", err)
+}
+
+// explain adds the ends of the members' logs to an error.
+func (c *Patroni) explain(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var logs strings.Builder
+	for _, m := range c.members {
+		fmt.Fprintf(&logs, "\n%s: %s", m.name, logTail(m.patroni.log()))
+	}
+	return fmt.Errorf("Patroni: %s: %w%s", what, err, &logs)
 }
 
 // AwaitReplicas waits until each member that is neither killed nor frozen follows the leader. Unless
@@ -271,7 +283,7 @@ func (c *Patroni) AwaitLeader(not ...*PatroniMember) (leader *PatroniMember, err
 func (c *Patroni) AwaitReplicas() error {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	return wrap("Patroni: wait for replicas", poll(ctx, func(ctx context.Context) error {
+	return c.explain("wait for replicas", poll(ctx, func(ctx context.Context) error {
 		leader, err := c.Leader()
 		if err != nil {
 			return err
