@@ -207,6 +207,7 @@ func (f *clustered) throughPgBouncer() string {
 // survives has the leader lost, waits until work goes on with another one, and brings the former one back.
 func (f *clustered) survives(l loss) {
 	f.t.Helper()
+	require.NoError(f.t, f.cluster.AwaitCandidate())
 	leader := f.blind()
 	began := time.Now()
 	require.NoError(f.t, l.begin(f, leader))
@@ -263,7 +264,7 @@ func TestPatroniFailoversLoseAndDoubleNothing(t *testing.T) {
 	}{
 		{"all hosts in the DSN", func(f *clustered) string { return f.cluster.DSN() }, []loss{killed, frozen}},
 		{"HAProxy", (*clustered).throughHAProxy, []loss{switchedOver, cutOff, crashed}},
-		{"PgBouncer before HAProxy", (*clustered).throughPgBouncer, []loss{killed, frozen}},
+		{"PgBouncer before HAProxy", (*clustered).throughPgBouncer, []loss{frozen}},
 	} {
 		t.Run(route.name, func(t *testing.T) {
 			t.Parallel()
@@ -333,7 +334,9 @@ func TestAsynchronousFailoverLosesWhatNoReplicaHadUntilItIsReadAgain(t *testing.
 	skipped, err := f.offsets.Skipped(t.Context())
 	require.NoError(t, err)
 	require.NotZero(t, skipped)
-	operator, err := f.inboxOf(f.settings).Ops()
+	settings := f.settings
+	settings.StatementTimeout = patience // it accepts 1,000 records at once, on a busy machine
+	operator, err := f.inboxOf(settings).Ops()
 	require.NoError(t, err)
 	again, err := operator.ReadAgain(t.Context(), "ada", envelope.ReadAgain{Channel: workload.Channel,
 		Topic: f.settings.Topic, From: began})

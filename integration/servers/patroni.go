@@ -278,35 +278,57 @@ func (c *Patroni) explain(what string, err error) error {
 	return fmt.Errorf("Patroni: %s: %w%s", what, err, &logs)
 }
 
-// AwaitReplicas waits until each member that is neither killed nor frozen follows the leader. Unless
-// the cluster is asynchronous, commits then wait for one of them, and it may become the leader.
+// AwaitReplicas waits until each member that is neither killed nor frozen follows the leader, and
+// commits wait for one of them unless the cluster is asynchronous.
 func (c *Patroni) AwaitReplicas() error {
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
-	defer cancel()
-	return c.explain("wait for replicas", poll(ctx, func(ctx context.Context) error {
-		leader, err := c.Leader()
-		if err != nil {
-			return err
-		}
-		replicas := slices.DeleteFunc(c.Members(), func(m *PatroniMember) bool { return m == leader || m.isAway() })
+	return c.await("wait for replicas", func(ctx context.Context, leader *PatroniMember, replicas []*PatroniMember) error {
 		synchronous := 0
 		if !c.options.Asynchronous && len(replicas) > 0 {
 			synchronous = 1
-			// PostgreSQL waits for the replica before Patroni publishes that it does.
-			if !slices.ContainsFunc(replicas, func(m *PatroniMember) bool { return get(ctx, m.api("/synchronous")) == nil }) {
-				return errors.New("no synchronous replica")
-			}
 		}
 		return runStatements(ctx, leader.DSN(), fmt.Sprintf(`SELECT 1 / (count(*) = %d
 			AND count(*) FILTER (WHERE sync_state = 'sync') = %d)::int
 			FROM pg_stat_replication WHERE state = 'streaming' AND application_name LIKE 'member%%'`,
 			len(replicas), synchronous))
+	})
+}
+
+// AwaitCandidate waits until a replica may become the leader. In a synchronous cluster that is later
+// than AwaitReplicas: Patroni publishes who may once commits wait for it.
+func (c *Patroni) AwaitCandidate() error {
+	path := "/synchronous"
+	if c.options.Asynchronous {
+		path = "/replica"
+	}
+	return c.await("wait for a candidate", func(ctx context.Context, _ *PatroniMember, replicas []*PatroniMember) error {
+		if !slices.ContainsFunc(replicas, func(m *PatroniMember) bool { return get(ctx, m.api(path)) == nil }) {
+			return errors.New("no replica may become the leader")
+		}
+		return nil
+	})
+}
+
+// await waits for a condition of the leader and of those replicas that are neither killed nor frozen.
+func (c *Patroni) await(what string, condition func(context.Context, *PatroniMember, []*PatroniMember) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	return c.explain(what, poll(ctx, func(ctx context.Context) error {
+		leader, err := c.Leader()
+		if err != nil {
+			return err
+		}
+		return condition(ctx, leader, slices.DeleteFunc(c.Members(), func(m *PatroniMember) bool {
+			return m == leader || m.isAway()
+		}))
 	}))
 }
 
 // SwitchOver hands the leader's role to a replica that Patroni chooses, as an operator does, and
 // returns the new leader.
 func (c *Patroni) SwitchOver() (*PatroniMember, error) {
+	if err := c.AwaitCandidate(); err != nil {
+		return nil, err
+	}
 	leader, err := c.Leader()
 	if err != nil {
 		return nil, err

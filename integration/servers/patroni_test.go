@@ -45,6 +45,7 @@ func TestPatroniReplacesALeaderThatIsSwitchedOverOrCrashed(t *testing.T) {
 	require.NoError(t, cluster.AwaitReplicas())
 	write(t, cluster.DSN())
 
+	require.NoError(t, cluster.AwaitCandidate())
 	require.NoError(t, second.KillPostgres())
 	leader, err := cluster.AwaitLeader(second)
 	require.NoError(t, err)
