@@ -290,8 +290,8 @@ func TestPatroniFailoversLoseAndDoubleNothing(t *testing.T) {
 }
 
 // TestAsynchronousFailoverLosesWhatNoReplicaHadUntilItIsReadAgain shows what contract 2 does not promise: without a
-// synchronous replica, a failover loses what was acknowledged last. Records are read from Kafka again. What was accepted
-// directly is gone.
+// synchronous replica, a failover loses what was acknowledged last. Records are read from Kafka again. What was
+// accepted directly is gone.
 func TestAsynchronousFailoverLosesWhatNoReplicaHadUntilItIsReadAgain(t *testing.T) {
 	t.Parallel()
 	f := newClustered(t, servers.PatroniOptions{Members: 2, Asynchronous: true})
