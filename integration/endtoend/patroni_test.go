@@ -45,6 +45,7 @@ func newClustered(t *testing.T, options servers.PatroniOptions) *clustered {
 	t.Cleanup(f.judge.Close)
 	r := newRigIn(t, f.judge.DSN())
 	r.db.SetMaxIdleConns(0) // no session outlives a leader
+	r.pace *= 4             // outages last long, and what they leave behind has to be handled
 	f.stream = newStreamOn(r, kafka.Admin, kafka.Brokers())
 	f.settings.DSN, f.settings.Generation = f.cluster.DSN(), workload.Original
 	return f
