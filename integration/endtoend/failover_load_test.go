@@ -46,17 +46,22 @@ func mariaDBPair(t *testing.T) (primary, standby side) {
 	return server, standbyOf(t, server)
 }
 
-// replicated is a stream on a server whose commits wait for a standby. Beside its records, steps are accepted directly.
-type replicated struct {
+// loaded is a stream beside whose records steps are accepted directly.
+type loaded struct {
 	*stream
-	primary, standby side
-	clients, judge   *workload.Cable // the workers' way, and the test's own
-	acknowledged     [stepLanes]atomic.Int64
-	accepting        atomic.Int64 // how many lanes wait for an answer
-	readOnly         atomic.Int64 // how often one was refused because the server is read-only
+	acknowledged [stepLanes]atomic.Int64
+	accepting    atomic.Int64 // how many lanes wait for an answer
+	readOnly     atomic.Int64 // how often one was refused because the server is read-only
 }
 
 const stepLanes = 5
+
+// replicated is a load on a server whose commits wait for a standby.
+type replicated struct {
+	loaded
+	primary, standby side
+	clients, judge   *workload.Cable // the workers' way, and the test's own
+}
 
 func newReplicated(t *testing.T, pair func(*testing.T) (primary, standby side)) *replicated {
 	f := &replicated{}
@@ -87,7 +92,7 @@ func (f *replicated) useAccount() {
 
 // underLoad runs disturb while records are produced and steps are accepted. Each lane repeats a step until it is
 // acknowledged.
-func (f *replicated) underLoad(disturb func()) {
+func (f *loaded) underLoad(disturb func()) {
 	f.t.Helper()
 	settings := f.settings
 	settings.Brokers = nil
@@ -101,7 +106,7 @@ func (f *replicated) underLoad(disturb func()) {
 }
 
 // acceptNext accepts the next step of a lane.
-func (f *replicated) acceptNext(ctx context.Context, ib *inbox.Inbox, lane int) {
+func (f *loaded) acceptNext(ctx context.Context, ib *inbox.Inbox, lane int) {
 	n := int(f.acknowledged[lane].Load()) + 1
 	step := workload.Step{Lane: fmt.Sprint("lane ", lane), N: n, Fails: max(0, n%10-8), Snoozes: n%10 == 5}
 	for ctx.Err() == nil {
@@ -120,11 +125,23 @@ func (f *replicated) acceptNext(ctx context.Context, ib *inbox.Inbox, lane int) 
 }
 
 // stepped returns how many steps were acknowledged.
-func (f *replicated) stepped() (n int) {
+func (f *loaded) stepped() (n int) {
 	for lane := range stepLanes {
 		n += int(f.acknowledged[lane].Load())
 	}
 	return n
+}
+
+// judgeLanes waits until each step is handled, and compares them with what was acknowledged.
+func (f *loaded) judgeLanes() {
+	f.t.Helper()
+	f.await("each step is handled", func() bool {
+		return f.number(`SELECT count(*) FROM inbox_handler_statuses WHERE completed_at IS NULL AND NOT is_poisoned`) == 0
+	})
+	verdict, err := workload.ReadLanes(f.t.Context(), f.db, f.stepped())
+	require.NoError(f.t, err)
+	f.t.Logf("%+v", verdict)
+	require.Equal(f.t, workload.LaneVerdict{Lanes: stepLanes, Steps: f.stepped(), Reruns: verdict.Reruns}, verdict)
 }
 
 // fallSilent waits until no accept is answered any more.
@@ -190,13 +207,7 @@ func TestFailoverUnderLoadLosesAndDoublesNothing(t *testing.T) {
 				}
 			})
 			f.finish()
-			f.await("each step is handled", func() bool {
-				return f.number(`SELECT count(*) FROM inbox_handler_statuses WHERE completed_at IS NULL AND NOT is_poisoned`) == 0
-			})
-			verdict, err := workload.ReadLanes(t.Context(), f.db, f.stepped())
-			require.NoError(t, err)
-			t.Logf("%+v", verdict)
-			require.Equal(t, workload.LaneVerdict{Lanes: stepLanes, Steps: f.stepped(), Reruns: verdict.Reruns}, verdict)
+			f.judgeLanes()
 			require.True(t, first.Running() && second.Running(), "no worker gave up")
 		})
 	}

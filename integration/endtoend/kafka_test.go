@@ -18,6 +18,7 @@ type stream struct {
 	*rig
 	feed    *workload.Feed
 	offsets *workload.Offsets
+	loses   bool // the database may lose what it has acknowledged
 }
 
 const partitions = 4
@@ -104,7 +105,9 @@ func (s *stream) judgeOffsets() {
 	report := s.offsets.Report()
 	s.t.Logf("%d commits of offsets", report.Commits)
 	require.Zero(s.t, report.Backwards, strings.Join(report.Details, "\n"))
-	require.Zero(s.t, report.PastUnstored, strings.Join(report.Details, "\n"))
+	if !s.loses {
+		require.Zero(s.t, report.PastUnstored, strings.Join(report.Details, "\n"))
+	}
 }
 
 // TestRebalancesUnderLoadLoseAndDoubleNothing proves contract 2 and 7.1 for members that join,

@@ -62,7 +62,7 @@ func (r *rig) under(disturb func(), produce func(ctx context.Context, number int
 	ctx, cancel := context.WithTimeout(r.t.Context(), 2*patience)
 	defer cancel()
 	load.Go(func() {
-		ticker := time.NewTicker(50 * time.Millisecond)
+		ticker := time.NewTicker(r.pace)
 		defer ticker.Stop()
 		for number := 0; ; number++ {
 			produce(ctx, number)

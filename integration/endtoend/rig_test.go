@@ -30,6 +30,7 @@ type rig struct {
 	db       *sql.DB // the test's own connection to the database
 	ledger   *workload.Ledger
 	produced int
+	pace     time.Duration // between two calls of what produces a load
 }
 
 var databases atomic.Int64
@@ -65,7 +66,8 @@ func newRigOnMySQL(t *testing.T, server *servers.MySQL) *rig {
 
 func newRigIn(t *testing.T, dsn string) *rig {
 	t.Helper()
-	r := &rig{t: t, settings: workload.Quick(dsn), db: openSQL(t, dsn), ledger: &workload.Ledger{}}
+	r := &rig{t: t, settings: workload.Quick(dsn), db: openSQL(t, dsn), ledger: &workload.Ledger{},
+		pace: 50 * time.Millisecond}
 	require.NoError(t, workload.CreateTables(t.Context(), r.db))
 	require.NoError(t, r.newInbox(r.settings.DSN).Migrate(t.Context()))
 	require.NoError(t, workload.KeepDeleted(t.Context(), r.db))
