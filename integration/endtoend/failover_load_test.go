@@ -9,8 +9,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/integration/endtoend/workload"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
@@ -18,6 +20,7 @@ import (
 // side is one of two servers, of which one follows the other.
 type side interface {
 	DSN() string
+	Start() error
 	Kill() error
 	Freeze() error
 	Thaw() error
@@ -96,22 +99,34 @@ func (f *loaded) underLoad(disturb func()) {
 	f.t.Helper()
 	settings := f.settings
 	settings.Brokers = nil
-	ib := f.inboxOf(settings)
+	ib, db := f.inboxOf(settings), openGORM(f.t, settings.DSN)
 	run := func() { f.underKafkaLoad(f.feed, disturb) }
 	for lane := range stepLanes {
 		inner := run
-		run = func() { f.under(inner, func(ctx context.Context, _ int) { f.acceptNext(ctx, ib, lane) }) }
+		run = func() { f.under(inner, func(ctx context.Context, _ int) { f.acceptNext(ctx, ib, db, lane) }) }
 	}
 	run()
 }
 
-// acceptNext accepts the next step of a lane.
-func (f *loaded) acceptNext(ctx context.Context, ib *inbox.Inbox, lane int) {
+// acceptNext accepts the next step of a lane, every second one in a transaction of its own.
+func (f *loaded) acceptNext(ctx context.Context, ib *inbox.Inbox, db *gorm.DB, lane int) {
 	n := int(f.acknowledged[lane].Load()) + 1
 	step := workload.Step{Lane: fmt.Sprint("lane ", lane), N: n, Fails: max(0, n%10-8), Snoozes: n%10 == 5}
+	accept := func() (err error) {
+		attempt, cancel := context.WithTimeout(ctx, 3*limit)
+		defer cancel()
+		if n%2 == 0 {
+			_, err = ib.Accept(attempt, step.Message())
+			return err
+		}
+		return db.WithContext(attempt).Transaction(func(tx *gorm.DB) error {
+			_, err := ib.AcceptTx(attempt, tx, step.Message())
+			return err
+		})
+	}
 	for ctx.Err() == nil {
 		f.accepting.Add(1)
-		_, err := ib.Accept(ctx, step.Message())
+		err := accept()
 		f.accepting.Add(-1)
 		if err == nil {
 			f.acknowledged[lane].Add(1)
@@ -226,4 +241,86 @@ func (f *replicated) switchOver() {
 	_, err := f.db.ExecContext(f.t.Context(), "SET GLOBAL read_only = ON")
 	require.NoError(f.t, err)
 	f.promote()
+}
+
+// TestAsynchronousFailoverLosesWhatNoReplicaHadUntilItIsReadAgain shows what contract 2 does not promise: without a
+// synchronous standby, a failover loses what was acknowledged last. Records are read from Kafka again. What was
+// accepted directly is gone.
+func TestAsynchronousFailoverLosesWhatNoReplicaHadUntilItIsReadAgain(t *testing.T) {
+	t.Parallel()
+	f := newReplicated(t, postgresPair)
+	f.mayLose = true
+	began := time.Now()
+	var kept, before [stepLanes]int
+	note := func(to *[stepLanes]int) {
+		for lane := range to {
+			to[lane] = int(f.acknowledged[lane].Load())
+		}
+	}
+	first, second := f.worker(), f.worker()
+	f.underLoad(func() {
+		f.consumes(first)
+		f.consumes(second)
+		note(&kept) // by the standby, which commits have waited for
+		for _, statement := range []string{"ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()"} {
+			_, err := f.db.ExecContext(t.Context(), statement)
+			require.NoError(t, err)
+		}
+		require.NoError(t, f.standby.Kill())
+		f.worksOn()
+		f.commitsOn()
+		require.NoError(t, f.primary.Kill())
+		note(&before)
+		require.NoError(t, f.standby.Start())
+		require.NoError(t, f.standby.Promote())
+		require.NoError(t, f.judge.Redirect(f.standby.DSN()))
+		require.NoError(t, f.clients.Redirect(f.standby.DSN()))
+		f.worksOn()
+		f.commitsOn()
+	})
+	f.judgeLost(kept, before)
+
+	require.NoError(t, f.feed.Flush(t.Context()))
+	f.await("everything is committed", func() bool {
+		committed, length := f.offsets.Committed()
+		return length >= int64(f.ledger.Count()) && committed == length
+	})
+	skipped, err := f.offsets.Skipped(t.Context())
+	require.NoError(t, err)
+	require.NotZero(t, skipped)
+	settings := f.settings
+	settings.StatementTimeout = patience // it accepts 1,000 records at once, on a busy machine
+	operator, err := f.inboxOf(settings).Ops()
+	require.NoError(t, err)
+	again, err := operator.ReadAgain(t.Context(), "ada", envelope.ReadAgain{Channel: workload.Channel,
+		Topic: f.settings.Topic, From: began})
+	require.NoError(t, err)
+	t.Logf("%d records were committed and lost; reading again: %+v", skipped, again)
+	require.Empty(t, again.Left)
+	f.finish()
+	require.True(t, first.Running() && second.Running(), "no worker gave up")
+}
+
+// judgeLost counts the steps that were acknowledged before the primary was lost, and are not stored. The standby had
+// the kept ones.
+func (f *loaded) judgeLost(kept, before [stepLanes]int) {
+	f.t.Helper()
+	stored := map[string]bool{}
+	for _, id := range f.lines(`SELECT id FROM inbox_messages WHERE type = $1`, workload.StepType) {
+		stored[id] = true
+	}
+	acknowledged, lost := 0, 0
+	for lane := range stepLanes {
+		acknowledged += before[lane]
+		for n := range before[lane] {
+			id := workload.Step{Lane: fmt.Sprint("lane ", lane), N: n + 1}.Message().ID
+			if stored[id] {
+				continue
+			}
+			lost++
+			require.Greater(f.t, n+1, kept[lane], "%s was on the standby", id)
+		}
+	}
+	f.t.Logf("%d steps were acknowledged by the former primary, %d of them are lost", acknowledged, lost)
+	require.NotZero(f.t, lost)
 }

@@ -81,24 +81,27 @@ var ownedCluster *Patroni
 // ownPatroni starts a cluster of one member, and is then like ownServers.
 func ownPatroni() {
 	var err error
-	if ownedCluster, err = StartPatroni(PatroniOptions{Members: 1}); err != nil {
+	if ownedCluster, err = StartPatroni(1); err != nil {
 		panic(err)
 	}
 	m := ownedCluster.members[0]
-	postmaster, err := m.postmaster()
+	pids, err := processesOf(m.postgres.data())
 	if err != nil {
 		panic(err)
 	}
-	children, err := childrenOf(postmaster)
-	if err != nil {
-		panic(err)
+	for _, pid := range pids {
+		children, err := childrenOf(pid)
+		if err != nil {
+			panic(err)
+		}
+		pids = append(pids, children...)
 	}
 	for _, s := range []*server{m.patroni, m.gateway, ownedCluster.etcd} {
 		fmt.Println("directory", s.directory.path)
 		fmt.Println("process", s.PID())
 	}
 	fmt.Println("directory", m.postgres.directory.path)
-	for _, pid := range append(children, postmaster) {
+	for _, pid := range pids {
 		fmt.Println("process", pid)
 	}
 	fmt.Println("ready")

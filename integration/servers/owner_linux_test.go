@@ -14,18 +14,18 @@ import (
 
 func TestServersDieWithAKilledOwner(t *testing.T) {
 	startPostgres(t, PostgresOptions{}) // leaves the test out if PostgreSQL is missing
-	dieWithTheirOwner(t, "PostgreSQL", 2)
+	dieWithTheirOwner(t, "PostgreSQL", 2, 9)
 }
 
 func TestPatroniDiesWithAKilledOwner(t *testing.T) {
 	_, err := findPatroni()
 	leaveOutIfMissing(t, err)
 	require.NoError(t, err)
-	dieWithTheirOwner(t, "Patroni", 4)
+	dieWithTheirOwner(t, "Patroni", 4, 8)
 }
 
-// dieWithTheirOwner kills a process that owns servers in so many directories.
-func dieWithTheirOwner(t *testing.T, what string, expected int) {
+// dieWithTheirOwner kills a process that owns servers in so many directories, with at least so many processes.
+func dieWithTheirOwner(t *testing.T, what string, expected, processes int) {
 	t.Helper()
 	owner := exec.Command(os.Args[0])
 	owner.Env = append(os.Environ(), ownerEnv+"="+what)
@@ -51,7 +51,7 @@ func dieWithTheirOwner(t *testing.T, what string, expected int) {
 		}
 	}
 	require.Equal(t, "ready", lines.Text())
-	require.Greater(t, len(pids), 7, "each PostgreSQL has at least five processes")
+	require.GreaterOrEqual(t, len(pids), processes, "each PostgreSQL has at least five processes")
 
 	require.NoError(t, owner.Process.Kill())
 	require.Error(t, owner.Wait())

@@ -12,29 +12,18 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
-// PatroniOptions configures StartPatroni. The zero value is right for most tests.
-type PatroniOptions struct {
-	// Members is how many PostgreSQL servers there are. The default is 3.
-	Members int
-	// Asynchronous makes commits wait for no replica. By default they wait for one.
-	Asynchronous bool
-	// TTL, LoopWait and RetryTimeout are Patroni's settings of these names. The defaults are 20 s, 1 s
-	// and 3 s, the smallest that newer versions of Patroni accept.
-	TTL, LoopWait, RetryTimeout time.Duration
-}
-
-// Patroni is a cluster of PostgreSQL servers. Patroni chooses which of them is the leader, and keeps
-// that in an etcd of the cluster's own. Each member has its own way to etcd.
+// Patroni is a cluster of PostgreSQL servers whose commits wait for a replica. Patroni chooses which of
+// them is the leader, and keeps that in an etcd of the cluster's own. Each member has its own way to
+// etcd.
 type Patroni struct {
 	members []*PatroniMember
 	etcd    *server
-	options PatroniOptions
 }
 
 // PatroniMember is a PostgreSQL server with the Patroni that controls it.
@@ -45,30 +34,24 @@ type PatroniMember struct {
 	gateway  *server   // the way to etcd
 
 	mu     sync.Mutex
-	frozen *family // PostgreSQL's processes that Freeze stopped; nil otherwise
-	guard  *guard  // kills PostgreSQL if this process dies; nil after close
-	away   bool    // killed or frozen
+	frozen []*family // PostgreSQL's processes that Freeze stopped
+	guard  *guard    // kills PostgreSQL if this process dies; nil after close
+	away   bool      // killed or frozen
 }
+
+// clusterTimeout limits a change of the whole cluster, such as a new leader. On a busy machine Patroni
+// takes minutes for that.
+const clusterTimeout = 3 * time.Minute
 
 // StartPatroni starts a new cluster, and waits until each replica follows the leader. It takes
 // patroni and etcd from the PATH.
-func StartPatroni(options PatroniOptions) (*Patroni, error) {
+func StartPatroni(members int) (*Patroni, error) {
 	programs, err := findPatroni()
 	if err != nil {
 		return nil, err
 	}
-	if options.Members == 0 {
-		options.Members = 3
-	}
-	for setting, otherwise := range map[*time.Duration]time.Duration{
-		&options.TTL: 20 * time.Second, &options.LoopWait: time.Second, &options.RetryTimeout: 3 * time.Second,
-	} {
-		if *setting == 0 {
-			*setting = otherwise
-		}
-	}
-	c := &Patroni{options: options}
-	if err := c.start(programs); err != nil {
+	c := &Patroni{}
+	if err := c.start(programs, members); err != nil {
 		return nil, errors.Join(fmt.Errorf("Patroni: %w", err), c.Close())
 	}
 	return c, nil
@@ -79,10 +62,11 @@ type patroniPrograms struct{ patroni, etcd, postgres string }
 
 func findPatroni() (p patroniPrograms, err error) {
 	missing := Missing{Server: "Patroni", Install: "patroni, etcd-server and postgresql"}
-	for name, path := range map[string]*string{"patroni": &p.patroni, "etcd": &p.etcd} {
-		if *path, err = lookPath(name); err != nil {
-			return p, missing.because(err.Error(), nil)
-		}
+	if p.patroni, err = lookPath("patroni"); err == nil {
+		p.etcd, err = lookPath("etcd")
+	}
+	if err != nil {
+		return p, missing.because(err.Error(), nil)
 	}
 	if p.postgres, err = usualPostgres.find(); err != nil {
 		return p, err
@@ -95,24 +79,20 @@ func findPatroni() (p patroniPrograms, err error) {
 	return p, nil
 }
 
-func (c *Patroni) start(programs patroniPrograms) error {
+func (c *Patroni) start(programs patroniPrograms, members int) error {
 	if err := c.startEtcd(programs.etcd); err != nil {
 		return err
 	}
-	for i := range c.options.Members {
-		m, err := c.newMember(fmt.Sprintf("member%d", i+1), programs)
-		if err != nil {
+	for i := range members {
+		m := &PatroniMember{name: fmt.Sprintf("member%d", i+1)}
+		c.members = append(c.members, m) // Close closes what prepare has made
+		if err := c.prepare(m, programs); err != nil {
 			return err
 		}
-		c.members = append(c.members, m)
 	}
-	// The first one makes the cluster, which the others copy.
-	if err := c.members[0].Start(); err != nil {
-		return err
-	}
-	failed := make([]error, len(c.members))
+	failed := make([]error, members) // one of them makes the cluster, which the others copy
 	var starting sync.WaitGroup
-	for i, m := range c.members[1:] {
+	for i, m := range c.members {
 		starting.Go(func() { failed[i] = m.Start() })
 	}
 	starting.Wait()
@@ -127,29 +107,28 @@ func (c *Patroni) startEtcd(program string) (err error) {
 	if err != nil {
 		return err
 	}
-	clientURL, peerURL := "http://"+address(c.etcd.port), "http://"+address(peers)
+	peerURL := "http://" + address(peers)
 	c.etcd.command = func() *exec.Cmd {
-		return exec.Command(program, "--data-dir", c.etcd.directory.join("data"), "--listen-client-urls", clientURL,
-			"--advertise-client-urls", clientURL, "--listen-peer-urls", peerURL, "--initial-advertise-peer-urls", peerURL,
+		command := exec.Command(program, "--data-dir", c.etcd.directory.join("data"), "--listen-client-urls", c.etcdURL(),
+			"--advertise-client-urls", c.etcdURL(), "--listen-peer-urls", peerURL, "--initial-advertise-peer-urls", peerURL,
 			"--initial-cluster", "default="+peerURL)
+		// A busy disk would look like a loss of etcd. Versions that do not know the variable ignore it.
+		command.Env = append(os.Environ(), "ETCD_UNSAFE_NO_FSYNC=true")
+		return command
 	}
-	c.etcd.ready = func(ctx context.Context) error { return get(ctx, clientURL+"/health") }
+	c.etcd.ready = func(ctx context.Context) error { return get(ctx, c.etcdURL()+"/health") }
 	return c.etcd.Start()
 }
 
-// newMember returns a member without data that does not run.
-func (c *Patroni) newMember(name string, programs patroniPrograms) (m *PatroniMember, err error) {
-	m = &PatroniMember{name: name}
+func (c *Patroni) etcdURL() string { return "http://" + address(c.etcd.port) }
+
+// prepare starts what a member needs before its Patroni.
+func (c *Patroni) prepare(m *PatroniMember, programs patroniPrograms) (err error) {
 	if m.postgres, err = newPostgres(programs.postgres, nil); err != nil {
-		return nil, err
+		return err
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, m.close())
-		}
-	}()
 	if m.gateway, err = newServer("etcd-gateway", nil); err != nil {
-		return nil, err
+		return err
 	}
 	m.gateway.command = func() *exec.Cmd {
 		return exec.Command(programs.etcd, "gateway", "start", "--listen-addr", address(m.gateway.port),
@@ -157,64 +136,66 @@ func (c *Patroni) newMember(name string, programs patroniPrograms) (m *PatroniMe
 	}
 	m.gateway.ready = func(ctx context.Context) error { return get(ctx, "http://"+address(m.gateway.port)+"/health") }
 	if err = m.gateway.Start(); err != nil {
-		return nil, err
+		return err
 	}
 	if m.patroni, err = newServer("Patroni", m.postgres.account); err != nil {
-		return nil, err
+		return err
 	}
-	configuration, err := json.Marshal(c.configuration(m))
+	configuration, err := json.Marshal(m.configuration())
 	if err != nil {
-		return nil, err
+		return err
 	}
 	file := m.patroni.directory.join("patroni.yml") // JSON is YAML
 	if err = os.WriteFile(file, configuration, 0o644); err != nil {
-		return nil, err
+		return err
 	}
 	m.patroni.command = func() *exec.Cmd {
 		command := m.postgres.program("patroni", file)
 		command.Path = programs.patroni
 		return command
 	}
-	m.patroni.ready = func(ctx context.Context) error { return get(ctx, m.api("/health")) }
-	// Patroni detaches PostgreSQL, which would outlive both.
+	m.patroni.ready = func(ctx context.Context) error { return get(ctx, m.api("/patroni")) }
+	// Patroni detaches PostgreSQL, which would outlive both. A file that a killed one has left may name
+	// another program's process.
 	m.guard, err = startGuardThat(
-		`pid=$(head -n 1 "$1/postmaster.pid") && ps -o args= -p "$pid" | grep -qF -- "$1" && kill -KILL "$pid"`,
-		m.postgres.data())
-	return m, err
+		`pid=$(head -n 1 "$1") && grep -qF -- "${1%/*}" "/proc/$pid/cmdline" && kill -KILL "$pid"`,
+		filepath.Join(m.postgres.data(), "postmaster.pid"))
+	return err
 }
 
-type object map[string]any
+type settings map[string]any
 
-func (c *Patroni) configuration(m *PatroniMember) object {
-	seconds := func(d time.Duration) int { return int(d.Seconds()) }
-	user := object{"username": "postgres"}
-	return object{
+func (m *PatroniMember) configuration() settings {
+	user := settings{"username": "postgres"}
+	return settings{
 		"scope": "inbox", "name": m.name,
-		"restapi": object{"listen": address(m.patroni.port), "connect_address": address(m.patroni.port)},
+		"restapi": settings{"listen": address(m.patroni.port), "connect_address": address(m.patroni.port)},
 		// Otherwise Patroni would ask etcd for its address, and leave the gateway out.
-		"etcd3": object{"hosts": []string{address(m.gateway.port)}, "use_proxies": true},
-		"bootstrap": object{
-			"dcs": object{
-				"ttl": seconds(c.options.TTL), "loop_wait": seconds(c.options.LoopWait),
-				"retry_timeout":    seconds(c.options.RetryTimeout),
-				"synchronous_mode": !c.options.Asynchronous,
+		"etcd3": settings{"hosts": []string{address(m.gateway.port)}, "use_proxies": true},
+		"bootstrap": settings{
+			"dcs": settings{
+				// The smallest ttl that newer versions accept.
+				"ttl": 20, "loop_wait": 1, "retry_timeout": 5,
+				"synchronous_mode": true,
 				// A leader whose PostgreSQL has died is replaced at once.
 				"master_start_timeout": 0,
-				// A test chooses how far a replica may be behind.
+				// What a synchronous replica lacks was not acknowledged, and prevents no failover.
 				"maximum_lag_on_failover": 1 << 30,
-				"postgresql": object{
+				"postgresql": settings{
 					"use_pg_rewind": true,
-					"parameters":    object{"max_connections": 300},
+					// A killed PostgreSQL leaves its shared memory in its data directory. What it has written stays in
+					// the kernel, and a busy disk would look like a lost leader.
+					"parameters": settings{"max_connections": 300, "dynamic_shared_memory_type": "mmap", "fsync": "off"},
 				},
 			},
-			"initdb": []any{object{"encoding": "UTF8"}, object{"locale": "C"}, object{"auth": "trust"}, "no-sync"},
+			"initdb": []any{settings{"encoding": "UTF8"}, settings{"locale": "C"}, settings{"auth": "trust"}, "no-sync"},
 		},
-		"postgresql": object{
+		"postgresql": settings{
 			"listen": address(m.postgres.port), "connect_address": address(m.postgres.port),
 			"data_dir": m.postgres.data(), "bin_dir": m.postgres.binaries, "pgpass": m.patroni.directory.join("pgpass"),
-			"authentication": object{"superuser": user, "replication": user, "rewind": user},
-			"parameters":     object{"unix_socket_directories": m.postgres.directory.path},
-			"basebackup":     []any{object{"checkpoint": "fast"}, "no-sync"},
+			"authentication": settings{"superuser": user, "replication": user, "rewind": user},
+			"parameters":     settings{"unix_socket_directories": m.postgres.directory.path},
+			"basebackup":     []any{settings{"checkpoint": "fast"}, "no-sync"},
 			"pg_hba": []string{"local all all trust", "host all all 127.0.0.1/32 trust",
 				"host replication all 127.0.0.1/32 trust"},
 		},
@@ -222,13 +203,13 @@ func (c *Patroni) configuration(m *PatroniMember) object {
 }
 
 // DSN returns the URL of the database "postgres" with all members. A client connects to the one that
-// takes writes, and tries another one after a second without a response.
+// takes writes, and tries another one after two seconds without a response.
 func (c *Patroni) DSN() string {
 	hosts := make([]string, len(c.members))
 	for i, m := range c.members {
 		hosts[i] = address(m.postgres.port)
 	}
-	return fmt.Sprintf("postgres://postgres@%s/postgres?sslmode=disable&target_session_attrs=read-write&connect_timeout=1",
+	return fmt.Sprintf("postgres://postgres@%s/postgres?sslmode=disable&target_session_attrs=read-write&connect_timeout=2",
 		strings.Join(hosts, ","))
 }
 
@@ -250,20 +231,15 @@ func (c *Patroni) Leader() (*PatroniMember, error) {
 	return nil, fmt.Errorf("Patroni: no leader: %w", errors.Join(failed...))
 }
 
-// AwaitLeader waits until another member than these is the leader, and takes writes.
-func (c *Patroni) AwaitLeader(not ...*PatroniMember) (leader *PatroniMember, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
-	defer cancel()
-	err = poll(ctx, func(ctx context.Context) error {
-		if leader, err = c.Leader(); err != nil {
-			return err
-		}
-		if slices.Contains(not, leader) {
+// AwaitLeader waits until another member than the former leader is the leader, and takes writes.
+func (c *Patroni) AwaitLeader(former *PatroniMember) (leader *PatroniMember, err error) {
+	err = c.await("wait for a leader", func(ctx context.Context, found *PatroniMember, _ []*PatroniMember) error {
+		if leader = found; leader == former {
 			return fmt.Errorf("%s is still the leader", leader.name)
 		}
 		return runStatements(ctx, leader.DSN(), "SELECT 1 / (NOT pg_is_in_recovery())::int")
 	})
-	return leader, c.explain("wait for a leader", err)
+	return leader, err
 }
 
 // explain adds the ends of the members' logs to an error.
@@ -279,29 +255,21 @@ func (c *Patroni) explain(what string, err error) error {
 }
 
 // AwaitReplicas waits until each member that is neither killed nor frozen follows the leader, and
-// commits wait for one of them unless the cluster is asynchronous.
+// commits wait for one of them.
 func (c *Patroni) AwaitReplicas() error {
 	return c.await("wait for replicas", func(ctx context.Context, leader *PatroniMember, replicas []*PatroniMember) error {
-		synchronous := 0
-		if !c.options.Asynchronous && len(replicas) > 0 {
-			synchronous = 1
-		}
 		return runStatements(ctx, leader.DSN(), fmt.Sprintf(`SELECT 1 / (count(*) = %d
 			AND count(*) FILTER (WHERE sync_state = 'sync') = %d)::int
 			FROM pg_stat_replication WHERE state = 'streaming' AND application_name LIKE 'member%%'`,
-			len(replicas), synchronous))
+			len(replicas), min(len(replicas), 1)))
 	})
 }
 
-// AwaitCandidate waits until a replica may become the leader. In a synchronous cluster that is later
-// than AwaitReplicas: Patroni publishes who may once commits wait for it.
+// AwaitCandidate waits until a replica may become the leader. That is later than AwaitReplicas:
+// Patroni publishes who may once commits wait for it.
 func (c *Patroni) AwaitCandidate() error {
-	path := "/synchronous"
-	if c.options.Asynchronous {
-		path = "/replica"
-	}
 	return c.await("wait for a candidate", func(ctx context.Context, _ *PatroniMember, replicas []*PatroniMember) error {
-		if !slices.ContainsFunc(replicas, func(m *PatroniMember) bool { return get(ctx, m.api(path)) == nil }) {
+		if !slices.ContainsFunc(replicas, func(m *PatroniMember) bool { return get(ctx, m.api("/synchronous")) == nil }) {
 			return errors.New("no replica may become the leader")
 		}
 		return nil
@@ -310,7 +278,7 @@ func (c *Patroni) AwaitCandidate() error {
 
 // await waits for a condition of the leader and of those replicas that are neither killed nor frozen.
 func (c *Patroni) await(what string, condition func(context.Context, *PatroniMember, []*PatroniMember) error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), clusterTimeout)
 	defer cancel()
 	return c.explain(what, poll(ctx, func(ctx context.Context) error {
 		leader, err := c.Leader()
@@ -323,34 +291,35 @@ func (c *Patroni) await(what string, condition func(context.Context, *PatroniMem
 	}))
 }
 
-// SwitchOver hands the leader's role to a replica that Patroni chooses, as an operator does, and
-// returns the new leader.
-func (c *Patroni) SwitchOver() (*PatroniMember, error) {
-	if err := c.AwaitCandidate(); err != nil {
-		return nil, err
-	}
-	leader, err := c.Leader()
+// SwitchOver hands the leader's role to a replica that Patroni chooses, as an operator does. It asks
+// again when Patroni refuses, which it does while no replica is ready.
+func (c *Patroni) SwitchOver() error {
+	former, err := c.Leader()
 	if err != nil {
-		return nil, err
+		return err
 	}
+	return c.await("switch over", func(ctx context.Context, leader *PatroniMember, _ []*PatroniMember) error {
+		if leader != former {
+			return nil
+		}
+		return errors.Join(fmt.Errorf("%s is still the leader", leader.name),
+			post(ctx, leader.api("/switchover"), settings{"leader": leader.name}))
+	})
+}
+
+// ExpireLeader deletes the leader's key in etcd, as etcd does after a ttl without a sign of the leader.
+func (c *Patroni) ExpireLeader() error {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	body := bytes.NewReader(fmt.Appendf(nil, `{"leader": %q}`, leader.name))
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, leader.api("/switchover"), body)
-	if err == nil {
-		err = respond(request)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("Patroni: switch over: %w", err)
-	}
-	return c.AwaitLeader(leader)
+	err := post(ctx, c.etcdURL()+"/v3/kv/deleterange", settings{"key": []byte("/service/inbox/leader")})
+	return wrap("Patroni: expire the leader", err)
 }
 
 // Close kills all members and etcd, and removes their data.
 func (c *Patroni) Close() error {
 	var failed []error
 	for _, m := range c.members {
-		failed = append(failed, m.close())
+		failed = append(failed, m.locked("close", m.close))
 	}
 	if c.etcd != nil {
 		failed = append(failed, c.etcd.Close())
@@ -364,76 +333,71 @@ func (m *PatroniMember) Name() string { return m.name }
 // DSN returns the URL of the database "postgres" of this member alone.
 func (m *PatroniMember) DSN() string { return m.postgres.DSN() }
 
-// Start starts a killed member again. Patroni then brings it back, as a replica if there is another
-// leader.
+// Start starts a killed member again, and waits for its Patroni. That brings PostgreSQL back, as a
+// replica if there is another leader.
 func (m *PatroniMember) Start() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if err := m.patroni.Start(); err != nil {
-		return fmt.Errorf("%s: %w", m.name, err)
-	}
-	m.away = false
-	return nil
-}
-
-// Kill kills PostgreSQL and Patroni with SIGKILL, like the loss of the machine.
-func (m *PatroniMember) Kill() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.locked("kill", m.kill)
-}
-
-func (m *PatroniMember) kill() error {
-	err := m.freeze()
-	killed := m.frozen.kill()
-	m.frozen = nil
-	return errors.Join(err, killed, m.patroni.Kill())
-}
-
-// KillPostgres kills PostgreSQL alone with SIGKILL. Its Patroni gives the leader's role away.
-func (m *PatroniMember) KillPostgres() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.locked("kill PostgreSQL", func() error {
-		pid, err := m.postmaster()
-		if err != nil || pid == 0 {
-			return err
-		}
-		f, err := freezeFamily(pid)
-		return errors.Join(err, f.kill())
+	return m.locked("start", func() error {
+		err := m.patroni.Start()
+		m.away = m.away && err != nil
+		return err
 	})
 }
 
-// Freeze stops Patroni and all of PostgreSQL's processes with SIGSTOP, like a machine that is
-// suspended. Connections stay open and get no response.
-func (m *PatroniMember) Freeze() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.locked("freeze", m.freeze)
+// Kill kills Patroni and PostgreSQL with SIGKILL, like the loss of the machine.
+func (m *PatroniMember) Kill() error {
+	return m.locked("kill", func() error {
+		m.away = true
+		// Patroni first: it would start PostgreSQL again.
+		return errors.Join(m.patroni.Kill(), m.freezePostgres(), m.endFrozen((*family).kill))
+	})
 }
 
-func (m *PatroniMember) freeze() error {
-	m.away = true
-	var stopped error
-	if m.patroni.PID() != 0 {
-		stopped = m.patroni.Freeze() // first: it would start PostgreSQL again
-	}
-	pid, err := m.postmaster()
-	if err == nil && pid != 0 && m.frozen == nil {
-		m.frozen, err = freezeFamily(pid)
-	}
-	return errors.Join(stopped, err)
+// KillPostgres kills PostgreSQL alone with SIGKILL. The Patroni of a leader gives the leader's role
+// away, that of a replica starts it again.
+func (m *PatroniMember) KillPostgres() error {
+	return m.locked("kill PostgreSQL", func() error {
+		err := m.freezePostgres()
+		if err == nil && len(m.frozen) == 0 {
+			err = errors.New("not running")
+		}
+		return errors.Join(err, m.endFrozen((*family).kill))
+	})
+}
+
+// Freeze stops Patroni and all of PostgreSQL's processes with SIGSTOP. Connections stay open and get no
+// response.
+func (m *PatroniMember) Freeze() error {
+	return m.locked("freeze", func() error {
+		m.away = true
+		return errors.Join(m.patroni.Freeze(), m.freezePostgres())
+	})
 }
 
 // Thaw continues a frozen member.
 func (m *PatroniMember) Thaw() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	return m.locked("thaw", func() error {
-		thawed := m.frozen.thaw()
-		m.frozen, m.away = nil, false
-		return errors.Join(thawed, m.patroni.Thaw())
+		m.away = false
+		return errors.Join(m.endFrozen((*family).thaw), m.patroni.Thaw())
 	})
+}
+
+// freezePostgres stops the processes that work on the data directory, and their children.
+func (m *PatroniMember) freezePostgres() error {
+	pids, err := processesOf(m.postgres.data())
+	for _, pid := range pids {
+		f, failed := freezeFamily(pid)
+		m.frozen, err = append(m.frozen, f), errors.Join(err, failed)
+	}
+	return err
+}
+
+// endFrozen kills or continues what is frozen.
+func (m *PatroniMember) endFrozen(how func(*family) error) (err error) {
+	for _, f := range m.frozen {
+		err = errors.Join(err, how(f))
+	}
+	m.frozen = nil
+	return err
 }
 
 // Disconnect cuts this member off from etcd, silently. Clients and other members still reach its
@@ -443,22 +407,31 @@ func (m *PatroniMember) Disconnect() error { return m.gateway.Freeze() }
 // Reconnect ends Disconnect.
 func (m *PatroniMember) Reconnect() error { return m.gateway.Thaw() }
 
-func (m *PatroniMember) close() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	failed := []error{}
+func (m *PatroniMember) close() (err error) {
 	if m.patroni != nil {
-		failed = append(failed, m.locked("close", m.kill), m.patroni.Close())
+		err = errors.Join(m.patroni.Close(), m.quit())
 	}
 	if m.gateway != nil {
-		failed = append(failed, m.gateway.Close())
+		err = errors.Join(err, m.gateway.Close())
 	}
-	failed = append(failed, m.guard.dismiss(), m.postgres.Close())
+	if m.postgres != nil {
+		err = errors.Join(err, m.guard.dismiss(), m.postgres.Close())
+	}
 	m.guard = nil
-	return errors.Join(failed...)
+	return err
+}
+
+// quit ends PostgreSQL at once. A SIGKILL alone would leave its shared memory on the machine.
+func (m *PatroniMember) quit() error {
+	pids, err := processesOf(m.postgres.data())
+	err = errors.Join(err, signalAll(syscall.SIGQUIT, pids...), m.endFrozen((*family).thaw))
+	_ = pollFor(stopTimeout, func() bool { return gone(pids...) }) // what remains is killed
+	return errors.Join(err, m.freezePostgres(), m.endFrozen((*family).kill))
 }
 
 func (m *PatroniMember) locked(what string, do func() error) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	return wrap(m.name+": "+what, do())
 }
 
@@ -471,41 +444,26 @@ func (m *PatroniMember) isAway() bool {
 // api returns a URL of Patroni's REST API.
 func (m *PatroniMember) api(path string) string { return "http://" + address(m.patroni.port) + path }
 
-// postmaster returns the process ID of PostgreSQL's main process, or 0 if it does not run. A file
-// that a killed one has left may name another program's process.
-func (m *PatroniMember) postmaster() (int, error) {
-	content, err := os.ReadFile(filepath.Join(m.postgres.data(), "postmaster.pid"))
-	if errors.Is(err, os.ErrNotExist) {
-		return 0, nil
-	}
-	if err != nil {
-		return 0, err
-	}
-	first, _, _ := strings.Cut(string(content), "\n")
-	pid, err := strconv.Atoi(first)
-	if err != nil {
-		return 0, fmt.Errorf("postmaster.pid: %w", err)
-	}
-	arguments, err := exec.Command("ps", "-o", "args=", "-p", first).Output()
-	if err != nil || !strings.Contains(string(arguments), m.postgres.data()) {
-		return 0, nil // ps fails if there is no such process
-	}
-	return pid, nil
-}
-
 // apiClient keeps no connections, so that none outlives a cluster.
 var apiClient = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 
 // get returns an error unless the URL answers with status 200.
-func get(ctx context.Context, url string) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+func get(ctx context.Context, url string) error { return request(ctx, http.MethodGet, url, nil) }
+
+// post is like get, with a body in JSON.
+func post(ctx context.Context, url string, body settings) error {
+	content, err := json.Marshal(body)
 	if err != nil {
 		return err
 	}
-	return respond(request)
+	return request(ctx, http.MethodPost, url, content)
 }
 
-func respond(request *http.Request) (err error) {
+func request(ctx context.Context, method, url string, body []byte) (err error) {
+	request, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
 	response, err := apiClient.Do(request)
 	if err != nil {
 		return err
@@ -534,7 +492,9 @@ func (c *Patroni) StartHAProxy() (*HAProxy, error) {
 	}
 	h := &HAProxy{server}
 	var content bytes.Buffer
-	fmt.Fprintf(&content, `defaults
+	fmt.Fprintf(&content, `global
+	maxconn 2000
+defaults
 	mode tcp
 	timeout connect 1s
 	timeout check 1s
@@ -558,5 +518,5 @@ listen leader
 
 // DSN returns a DSN of the leader's database "postgres".
 func (h *HAProxy) DSN() string {
-	return fmt.Sprintf("postgres://postgres@%s/postgres?sslmode=disable&connect_timeout=1", address(h.port))
+	return fmt.Sprintf("postgres://postgres@%s/postgres?sslmode=disable&connect_timeout=2", address(h.port))
 }
