@@ -236,7 +236,7 @@ func (f *clustered) kill(leader *servers.PatroniMember) (err error) {
 		if n := f.stepped(); n != accepted {
 			accepted, since = n, time.Now()
 		}
-		return time.Since(since) > time.Second
+		return time.Since(since) > 3*time.Second // a busy machine pauses for less
 	})
 	f.lost = time.Now()
 	err = errors.Join(err, leader.Kill())
