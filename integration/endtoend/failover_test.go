@@ -45,9 +45,15 @@ type failover struct {
 func newFailover(t *testing.T) *failover {
 	f := &failover{t: t, primary: disturbedPostgres(t)}
 	f.standby, f.db = standbyOf(t, f.primary), f.open(f.primary, "")
-	require.NoError(t, models.Migrate(t.Context(), f.db, models.Naming{}, "failover"))
-	require.NoError(t, f.db.Exec("CREATE TABLE done (message_id text)").Error)
+	prepareWays(t, f.db)
 	return f
+}
+
+// prepareWays makes the tables that the ways write to.
+func prepareWays(t *testing.T, db *gorm.DB) {
+	t.Helper()
+	require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, "failover"))
+	require.NoError(t, db.Exec("CREATE TABLE done (message_id text)").Error)
 }
 
 func (f *failover) open(server *servers.Postgres, parameters string) *gorm.DB {
@@ -99,9 +105,12 @@ const (
 	accepted = "inbox_messages WHERE id = ?"
 )
 
-// ways returns all ways. Each gives up within limit.
-func (f *failover) ways() map[string]way {
-	t, db := f.t, f.db
+func (f *failover) ways() map[string]way { return waysOn(f.t, f.db) }
+
+// waysOn returns all ways on a database that has the inbox's tables and the table done. Each gives up
+// within limit.
+func waysOn(t *testing.T, db *gorm.DB) map[string]way {
+	t.Helper()
 	remembers, err := gormstore.New(db, func(o *gormstore.Options) {
 		o.StatementTimeout = limit
 		o.LockTimeout = limit
@@ -142,7 +151,7 @@ func (f *failover) ways() map[string]way {
 			})
 			return err
 		}, stored: marked},
-		"Inline": {deliver: f.inline(remembers), stored: marked},
+		"Inline": {deliver: inlineOn(t, db, remembers), stored: marked},
 		"Accept": {deliver: func(ctx context.Context, id string) error {
 			_, err := ib.Accept(ctx, handler.RawMessage{Channel: "c", Type: "t", ID: id})
 			return err
@@ -160,19 +169,20 @@ func (f *failover) ways() map[string]way {
 	}
 }
 
-// inline returns the delivery of an Inline channel without its transport.
-func (f *failover) inline(remembers idempotent.Store) func(ctx context.Context, id string) error {
+// inlineOn returns the delivery of an Inline channel without its transport.
+func inlineOn(t *testing.T, db *gorm.DB, remembers idempotent.Store) func(ctx context.Context, id string) error {
+	t.Helper()
 	h := handler.NewTx("inline", func(_ context.Context, tx *gorm.DB, m handler.Message[[]byte]) error {
 		return effect(tx, m.ID)
 	})
 	registry, err := registry.New([]registry.Subscription{{Channel: "c", Type: "t", Handler: h}})
-	require.NoError(f.t, err)
-	memory, err := synchronous.NewMemory(f.db, remembers, h, nil, nil)
-	require.NoError(f.t, err)
-	runner := synchronous.New(synchronous.Config{Channel: "c", Registry: registry, DB: f.db,
+	require.NoError(t, err)
+	memory, err := synchronous.NewMemory(db, remembers, h, nil, nil)
+	require.NoError(t, err)
+	runner := synchronous.New(synchronous.Config{Channel: "c", Registry: registry, DB: db,
 		Memories: map[*handler.Handler]*synchronous.Memory{h: memory}, MaxRetries: 1, Concurrency: 1,
 		MaxRetryDelay:    time.Second,
-		StatementTimeout: limit, StuckHandlerGrace: time.Minute, Clock: times.System{}, Logger: zaptest.NewLogger(f.t),
+		StatementTimeout: limit, StuckHandlerGrace: time.Minute, Clock: times.System{}, Logger: zaptest.NewLogger(t),
 		Counters: &telemetry.Counters{}})
 	return func(ctx context.Context, id string) error {
 		return runner.Deliver(ctx, nil, envelope.Received{Record: envelope.Record{Topic: "t"},

@@ -18,6 +18,7 @@ type stream struct {
 	*rig
 	feed    *workload.Feed
 	offsets *workload.Offsets
+	mayLose bool // the database may lose what it has acknowledged
 }
 
 const partitions = 4
@@ -89,10 +90,12 @@ func (s *stream) commitsOn() {
 	s.t.Logf("offsets were committed within %s", time.Since(began))
 }
 
-// consumes waits until a worker has handled a message that it received.
+// consumes waits until a worker has run handlers after this call.
 func (s *stream) consumes(w *workload.Worker) {
 	s.t.Helper()
-	s.await("it works", func() bool { return s.number(`SELECT count(*) FROM runs WHERE pid = $1`, w.PID()) > 20 })
+	runs := func() int { return s.number(`SELECT count(*) FROM runs WHERE pid = $1`, w.PID()) }
+	before := runs()
+	s.await("it works", func() bool { return runs() > before+20 })
 }
 
 // judgeOffsets judges all commits so far.
@@ -104,7 +107,9 @@ func (s *stream) judgeOffsets() {
 	report := s.offsets.Report()
 	s.t.Logf("%d commits of offsets", report.Commits)
 	require.Zero(s.t, report.Backwards, strings.Join(report.Details, "\n"))
-	require.Zero(s.t, report.PastUnstored, strings.Join(report.Details, "\n"))
+	if !s.mayLose {
+		require.Zero(s.t, report.PastUnstored, strings.Join(report.Details, "\n"))
+	}
 }
 
 // TestRebalancesUnderLoadLoseAndDoubleNothing proves contract 2 and 7.1 for members that join,

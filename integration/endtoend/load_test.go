@@ -54,15 +54,15 @@ func (r *rig) feed(ctx context.Context, feed *workload.Feed, n, number int) {
 }
 
 // under runs disturb while produce is called repeatedly. It returns after the last call of produce
-// has ended.
+// has ended, for which it waits a limited time.
 func (r *rig) under(disturb func(), produce func(ctx context.Context, number int)) {
 	r.t.Helper()
 	var load sync.WaitGroup
 	stop := make(chan struct{})
-	ctx, cancel := context.WithTimeout(r.t.Context(), 2*patience)
+	ctx, cancel := context.WithCancel(r.t.Context())
 	defer cancel()
 	load.Go(func() {
-		ticker := time.NewTicker(50 * time.Millisecond)
+		ticker := time.NewTicker(r.pace)
 		defer ticker.Stop()
 		for number := 0; ; number++ {
 			produce(ctx, number)
@@ -75,6 +75,8 @@ func (r *rig) under(disturb func(), produce func(ctx context.Context, number int
 	})
 	end := sync.OnceFunc(func() {
 		close(stop)
+		late := time.AfterFunc(2*patience, cancel)
+		defer late.Stop()
 		load.Wait()
 	})
 	defer end() // in case disturb ends the test

@@ -4,6 +4,7 @@
 package endtoend
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -69,6 +70,15 @@ func TestMain(m *testing.M) {
 		}
 	}
 	os.Exit(status)
+}
+
+// requireStarted leaves a test out if its server is not installed. One that is, and does not start, is a failure.
+func requireStarted(t *testing.T, err error) {
+	t.Helper()
+	if errors.As(err, new(*servers.Missing)) {
+		testenv.LeaveOutIf(t, err)
+	}
+	require.NoError(t, err)
 }
 
 func postgresServer(t *testing.T) *servers.Postgres {

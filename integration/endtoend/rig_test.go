@@ -3,6 +3,7 @@ package endtoend
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"net/url"
 	"strings"
@@ -23,6 +24,9 @@ import (
 
 const patience = testenv.Patience
 
+// readTimeout limits one of the test's own queries. The database may be silent, or read many rows.
+const readTimeout = 20 * time.Second
+
 // rig is a test's database with the inbox's tables, a ledger and workers.
 type rig struct {
 	t        *testing.T
@@ -30,6 +34,7 @@ type rig struct {
 	db       *sql.DB // the test's own connection to the database
 	ledger   *workload.Ledger
 	produced int
+	pace     time.Duration // between two calls of what produces a load
 }
 
 var databases atomic.Int64
@@ -71,7 +76,8 @@ func newRigIn(t *testing.T, dsn string) *rig {
 // newRigBehind makes a rig whose inboxes use another way to the database than the test itself.
 func newRigBehind(t *testing.T, dsn, own string) *rig {
 	t.Helper()
-	r := &rig{t: t, settings: workload.Quick(dsn), db: openSQL(t, own), ledger: &workload.Ledger{}}
+	r := &rig{t: t, settings: workload.Quick(dsn), db: openSQL(t, own), ledger: &workload.Ledger{},
+		pace: 50 * time.Millisecond}
 	require.NoError(t, workload.CreateTables(t.Context(), r.db))
 	require.NoError(t, r.newInbox(r.settings.DSN).Migrate(t.Context()))
 	require.NoError(t, workload.KeepDeleted(t.Context(), r.db))
@@ -105,17 +111,22 @@ func (r *rig) inboxOf(settings workload.Settings) *inbox.Inbox {
 	return ib
 }
 
+// openGORM opens a session, again while the database does not respond.
 func openGORM(t *testing.T, dsn string) *gorm.DB {
 	t.Helper()
-	db, err := workload.Open(dsn)
-	require.NoError(t, err)
-	pool, err := db.DB()
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		err := pool.Close() // MySQL's driver reports connections that a killed server has lost
-		require.True(t, err == nil || strings.Contains(err.Error(), "bad connection"), err)
-	})
-	return db
+	for deadline := time.Now().Add(patience); ; pause(t.Context(), 100*time.Millisecond) {
+		db, err := workload.Open(dsn)
+		if err == nil {
+			pool, err := db.DB()
+			require.NoError(t, err)
+			t.Cleanup(func() {
+				err := pool.Close() // MySQL's driver reports connections that a killed server has lost
+				require.True(t, err == nil || strings.Contains(err.Error(), "bad connection"), err)
+			})
+			return db
+		}
+		require.True(t, time.Now().Before(deadline), "still cannot connect: %v", err)
+	}
 }
 
 // worker starts a worker process. The test fails if it races or panics.
@@ -199,7 +210,7 @@ func pause(ctx context.Context, d time.Duration) {
 
 // progress reads the progress so far. A database that is down counts as no progress.
 func (r *rig) progress() (workload.Progress, error) {
-	ctx, cancel := context.WithTimeout(r.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(r.t.Context(), readTimeout)
 	defer cancel()
 	return workload.ReadProgress(ctx, r.db)
 }
@@ -244,28 +255,42 @@ func (r *rig) verdict() workload.Verdict {
 	return v
 }
 
-// number runs a query that returns one number.
-func (r *rig) number(query string, args ...any) int {
+// number runs a query that returns one number, again while the database does not respond.
+func (r *rig) number(query string, args ...any) (n int) {
 	r.t.Helper()
-	var n int
-	require.NoError(r.t, r.db.QueryRowContext(r.t.Context(), workload.Text(r.db, query), args...).Scan(&n))
+	_, err := fmt.Sscan(r.lines(query, args...)[0], &n)
+	require.NoError(r.t, err)
 	return n
 }
 
-// lines runs a query that returns one text per row.
+// lines runs a query that returns one text per row, again while the database does not respond.
 func (r *rig) lines(query string, args ...any) []string {
 	r.t.Helper()
-	rows, err := r.db.QueryContext(r.t.Context(), workload.Text(r.db, query), args...)
-	require.NoError(r.t, err)
+	for deadline := time.Now().Add(patience); ; pause(r.t.Context(), 100*time.Millisecond) {
+		lines, err := r.read(query, args...)
+		if err == nil {
+			return lines
+		}
+		require.True(r.t, time.Now().Before(deadline), "%s: still fails: %v", query, err)
+	}
+}
+
+func (r *rig) read(query string, args ...any) (lines []string, err error) {
+	ctx, cancel := context.WithTimeout(r.t.Context(), readTimeout)
+	defer cancel()
+	rows, err := r.db.QueryContext(ctx, workload.Text(r.db, query), args...)
+	if err != nil {
+		return nil, err
+	}
 	defer rows.Close()
-	var lines []string
 	for rows.Next() {
 		var line string
-		require.NoError(r.t, rows.Scan(&line))
+		if err := rows.Scan(&line); err != nil {
+			return nil, err
+		}
 		lines = append(lines, line)
 	}
-	require.NoError(r.t, rows.Err())
-	return lines
+	return lines, rows.Err()
 }
 
 // await waits for a condition. When it times out, it reports what is not done.
@@ -280,8 +305,10 @@ func (r *rig) await(what string, condition func() bool) {
 					FROM inbox_handler_statuses WHERE completed_at IS NULL ORDER BY id LIMIT 50`
 				sessions = `SELECT CONCAT_WS(' ', id, user, command, time, state, info) FROM information_schema.processlist`
 			}
-			require.FailNow(r.t, "waited in vain: "+what, "open:\n%s\nsessions:\n%s", strings.Join(r.lines(open), "\n"),
-				strings.Join(r.lines(sessions), "\n"))
+			statuses, statusesErr := r.read(open)
+			clients, clientsErr := r.read(sessions)
+			require.FailNow(r.t, "waited in vain: "+what, "open:\n%s\nsessions:\n%s\n%v", strings.Join(statuses, "\n"),
+				strings.Join(clients, "\n"), errors.Join(statusesErr, clientsErr))
 		}
 	}
 }

@@ -10,12 +10,16 @@ import (
 	"go.uber.org/goleak"
 )
 
-// ownerEnv makes this test binary a process that owns servers, for the test that kills their owner.
+// ownerEnv makes this test binary a process that owns servers, for the tests that kill their owner.
 const ownerEnv = "INBOX_TEST_SERVERS_OWNER"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(ownerEnv) != "" {
+	switch os.Getenv(ownerEnv) {
+	case "PostgreSQL":
 		ownServers()
+		return
+	case "Patroni":
+		ownPatroni()
 		return
 	}
 	goleak.VerifyTestMain(tests{m})
@@ -66,6 +70,39 @@ func ownServers() {
 		for _, pid := range append(children, p.process.pid()) {
 			fmt.Println("process", pid)
 		}
+	}
+	fmt.Println("ready")
+	select {}
+}
+
+// ownedCluster is like owned.
+var ownedCluster *Patroni
+
+// ownPatroni starts a cluster of one member, and is then like ownServers.
+func ownPatroni() {
+	var err error
+	if ownedCluster, err = StartPatroni(1); err != nil {
+		panic(err)
+	}
+	m := ownedCluster.members[0]
+	pids, err := processesOf(m.postgres.data())
+	if err != nil {
+		panic(err)
+	}
+	for _, pid := range pids {
+		children, err := childrenOf(pid)
+		if err != nil {
+			panic(err)
+		}
+		pids = append(pids, children...)
+	}
+	for _, s := range []*server{m.patroni, m.gateway, ownedCluster.etcd} {
+		fmt.Println("directory", s.directory.path)
+		fmt.Println("process", s.PID())
+	}
+	fmt.Println("directory", m.postgres.directory.path)
+	for _, pid := range pids {
+		fmt.Println("process", pid)
 	}
 	fmt.Println("ready")
 	select {}

@@ -14,8 +14,21 @@ import (
 
 func TestServersDieWithAKilledOwner(t *testing.T) {
 	startPostgres(t, PostgresOptions{}) // leaves the test out if PostgreSQL is missing
+	dieWithTheirOwner(t, "PostgreSQL", 2, 9)
+}
+
+func TestPatroniDiesWithAKilledOwner(t *testing.T) {
+	_, err := findPatroni()
+	leaveOutIfMissing(t, err)
+	require.NoError(t, err)
+	dieWithTheirOwner(t, "Patroni", 4, 8)
+}
+
+// dieWithTheirOwner kills a process that owns servers in so many directories, with at least so many processes.
+func dieWithTheirOwner(t *testing.T, what string, expected, processes int) {
+	t.Helper()
 	owner := exec.Command(os.Args[0])
-	owner.Env = append(os.Environ(), ownerEnv+"=1")
+	owner.Env = append(os.Environ(), ownerEnv+"="+what)
 	owner.Stderr = os.Stderr
 	output, err := owner.StdoutPipe()
 	require.NoError(t, err)
@@ -38,7 +51,7 @@ func TestServersDieWithAKilledOwner(t *testing.T) {
 		}
 	}
 	require.Equal(t, "ready", lines.Text())
-	require.Greater(t, len(pids), 8, "each server has at least five processes")
+	require.GreaterOrEqual(t, len(pids), processes, "each PostgreSQL has at least five processes")
 
 	require.NoError(t, owner.Process.Kill())
 	require.Error(t, owner.Wait())
@@ -52,7 +65,7 @@ func TestServersDieWithAKilledOwner(t *testing.T) {
 	}, 2*time.Minute, 50*time.Millisecond, "processes outlive their owner")
 
 	// The next start removes what the dead owner could not remove, unless another program's has done it.
-	require.Len(t, directories, 2)
+	require.Len(t, directories, expected)
 	startPostgres(t, PostgresOptions{})
 	for _, path := range directories {
 		require.NoDirExists(t, path)

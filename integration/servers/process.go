@@ -184,27 +184,80 @@ func signalAll(sig syscall.Signal, pids ...int) error {
 	return errors.Join(failed...)
 }
 
-// guard kills frozen processes if this process dies. The kernel does that only for direct children.
-// A server's own children, once stopped, cannot notice that their parent is gone, and would remain.
+// family is a frozen process with its children. Its methods accept nil, which has no processes.
+type family struct {
+	pids  []int // the process itself first
+	guard *guard
+}
+
+// freezeFamily stops the process first and waits until it is stopped. Otherwise it could start a
+// further child between the listing and the signals.
+func freezeFamily(pid int) (*family, error) {
+	if err := signalAll(syscall.SIGSTOP, pid); err != nil {
+		return nil, err
+	}
+	f := &family{pids: []int{pid}}
+	if err := pollFor(stopTimeout, func() bool { return stopped(pid) || gone(pid) }); err != nil {
+		return f, fmt.Errorf("stop process %d: %w", pid, err)
+	}
+	children, err := childrenOf(pid)
+	if err != nil {
+		return f, err
+	}
+	f.pids = append(f.pids, children...)
+	if f.guard, err = startGuard(f.pids); err != nil {
+		return nil, errors.Join(err, f.thaw())
+	}
+	return f, signalAll(syscall.SIGSTOP, children...)
+}
+
+// thaw continues the process last. Otherwise PostgreSQL would take a child that is still stopped
+// for a hanging one.
+func (f *family) thaw() error {
+	if f == nil {
+		return nil
+	}
+	woken := errors.Join(signalAll(syscall.SIGCONT, f.pids[1:]...), signalAll(syscall.SIGCONT, f.pids[0]))
+	return errors.Join(woken, f.guard.dismiss())
+}
+
+// kill kills all processes and waits until they have ended.
+func (f *family) kill() error {
+	if f == nil {
+		return nil
+	}
+	signalled := signalAll(syscall.SIGKILL, f.pids...)
+	ended := pollFor(stopTimeout, func() bool { return gone(f.pids...) })
+	return errors.Join(signalled, ended, f.guard.dismiss())
+}
+
+// guard kills processes if this process dies. The kernel does that only for direct children. A
+// server's own children, once stopped, cannot notice that their parent is gone, and would remain.
 type guard struct {
 	shell *exec.Cmd
 	input io.WriteCloser
 }
 
-// startGuard starts a shell that waits for a line from this process. If its input ends without one,
-// this process is dead.
+// startGuard guards these processes.
 func startGuard(pids []int) (*guard, error) {
-	shell := exec.Command("/bin/sh", "-c", `read -r word && exit 0; kill -KILL "$@" 2>/dev/null`, "guard")
-	for _, pid := range pids {
-		shell.Args = append(shell.Args, strconv.Itoa(pid))
+	arguments := make([]string, len(pids))
+	for i, pid := range pids {
+		arguments[i] = strconv.Itoa(pid)
 	}
+	return startGuardThat(`kill -KILL "$@" 2>/dev/null`, arguments...)
+}
+
+// startGuardThat starts a shell that waits for a line from this process. If its input ends without
+// one, this process is dead, and the shell runs the script.
+func startGuardThat(script string, arguments ...string) (*guard, error) {
+	shell := exec.Command("/bin/sh", append([]string{"-c", "read -r word && exit 0; " + script, "guard"}, arguments...)...)
 	shell.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	input, err := shell.StdinPipe()
 	if err == nil {
 		err = shell.Start()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("guard of frozen processes: %w", err)
+		return nil, fmt.Errorf("guard of processes: %w", err)
 	}
 	return &guard{shell, input}, nil
 }
@@ -215,7 +268,7 @@ func (g *guard) dismiss() error {
 		return nil
 	}
 	_, err := io.WriteString(g.input, "dismissed\n")
-	return wrap("dismiss guard of frozen processes", errors.Join(err, g.shell.Wait()))
+	return wrap("dismiss guard of processes", errors.Join(err, g.shell.Wait()))
 }
 
 // logTail returns the end of a log as one line, for an error message.

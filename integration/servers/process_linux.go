@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 	"syscall"
 )
 
@@ -40,4 +43,24 @@ func processes() (map[int]state, error) {
 		all[pid] = s
 	}
 	return all, nil
+}
+
+// processesOf returns the processes that have this argument.
+func processesOf(argument string) (pids []int, err error) {
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range files {
+		line, err := os.ReadFile(file)
+		if err != nil || !slices.Contains(strings.Split(string(line), "\x00"), argument) {
+			continue // an error: the process has ended
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		if err != nil {
+			return nil, err
+		}
+		pids = append(pids, pid)
+	}
+	return pids, nil
 }

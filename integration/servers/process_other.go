@@ -5,6 +5,7 @@ package servers
 import (
 	"fmt"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 )
@@ -29,4 +30,22 @@ func processes() (map[int]state, error) {
 		all[pid] = s
 	}
 	return all, nil
+}
+
+// processesOf returns the processes that have this argument, which has no spaces.
+func processesOf(argument string) (pids []int, err error) {
+	output, err := exec.Command("ps", "-A", "-o", "pid=", "-o", "args=").Output()
+	if err != nil {
+		return nil, fmt.Errorf("ps: %w", err)
+	}
+	for line := range strings.Lines(string(output)) {
+		var pid int
+		if _, err := fmt.Sscan(line, &pid); err != nil {
+			return nil, fmt.Errorf("ps: line %q: %w", line, err)
+		}
+		if slices.Contains(strings.Fields(line), argument) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids, nil
 }

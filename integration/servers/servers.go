@@ -1,7 +1,8 @@
-// Package servers starts the real servers that tests use: PostgreSQL, MariaDB, MySQL, Vitess, Apache Kafka,
-// Redis and PgBouncer. They run on this machine for this process only. They listen on 127.0.0.1 only, and
-// none outlives the process that started it. Each can be stopped, killed, frozen and started again
-// on the same port and data, so that a test can check what happens to its clients.
+// Package servers starts the real servers that tests use: PostgreSQL, also under Patroni, MariaDB,
+// MySQL, Vitess, Apache Kafka, Redis, PgBouncer and HAProxy. They run on this machine for this process
+// only. They listen on 127.0.0.1 only, and none outlives the process that started it. Each can be
+// stopped, killed, frozen and started again on the same port and data, so that a test can check what
+// happens to its clients.
 //
 // If a server is not installed, the function that starts it returns a *Missing: one line that says
 // where the server was looked for and how to install it. For root, servers that refuse to run as
@@ -53,8 +54,7 @@ type server struct {
 
 	mu      sync.Mutex
 	process *process // nil when not running
-	frozen  []int    // processes that Freeze stopped, the program itself first
-	guard   *guard   // set while frozen
+	frozen  *family  // what Freeze stopped; nil otherwise
 	closed  bool
 }
 
@@ -70,11 +70,11 @@ func newServer(name string, account *syscall.Credential) (*server, error) {
 	return &server{name: name, port: port, account: account, directory: directory, quit: syscall.SIGTERM}, nil
 }
 
-// startConfigured starts a program whose only argument is its configuration file, or closes the
+// startConfigured starts a program whose last argument is its configuration file, or closes the
 // server.
-func (s *server) startConfigured(program string, content []byte) error {
+func (s *server) startConfigured(program string, content []byte, flags ...string) error {
 	file := s.directory.join("server.conf")
-	s.command = func() *exec.Cmd { return exec.Command(program, file) }
+	s.command = func() *exec.Cmd { return exec.Command(program, append(slices.Clone(flags), file)...) }
 	err := os.WriteFile(file, content, 0o644)
 	if err == nil {
 		err = s.Start()
@@ -150,65 +150,40 @@ func (s *server) stop() error {
 	return errors.Join(thawed, ended)
 }
 
-// freeze stops the main process first and waits until it is stopped. Otherwise it could start a
-// further process between the listing and the signals.
-func (s *server) freeze() error {
+func (s *server) freeze() (err error) {
 	if s.frozen != nil {
 		return nil
 	}
 	if !s.running() {
 		return errors.New("not running")
 	}
-	pid := s.process.pid()
-	if err := signalAll(syscall.SIGSTOP, pid); err != nil {
-		return err
-	}
-	if err := pollFor(stopTimeout, func() bool { return stopped(pid) || gone(pid) }); err != nil {
-		return fmt.Errorf("stop process %d: %w", pid, err)
-	}
-	children, err := childrenOf(pid)
-	if err != nil {
-		return err
-	}
-	s.frozen = append([]int{pid}, children...)
-	if s.guard, err = startGuard(s.frozen); err != nil {
-		return errors.Join(err, s.thaw())
-	}
-	return signalAll(syscall.SIGSTOP, children...)
+	s.frozen, err = freezeFamily(s.process.pid())
+	return err
 }
 
-// thaw continues the main process last. Otherwise PostgreSQL would take a child that is still
-// stopped for a hanging one.
 func (s *server) thaw() error {
-	if s.frozen == nil {
-		return nil
-	}
-	woken := errors.Join(signalAll(syscall.SIGCONT, s.frozen[1:]...), signalAll(syscall.SIGCONT, s.frozen[0]))
-	dismissed := s.guard.dismiss()
-	s.frozen, s.guard = nil, nil
-	return errors.Join(woken, dismissed)
+	frozen := s.frozen
+	s.frozen = nil
+	return frozen.thaw()
 }
 
 func (s *server) kill() error {
 	if s.process == nil {
 		return nil
 	}
-	// Freeze first, for the reason given there: a child that is started between the listing and the
-	// signals would survive. PostgreSQL's would keep the shared memory that the next start needs.
+	// Freeze first: a child that is started between the listing and the signals would survive.
+	// PostgreSQL's would keep the shared memory that the next start needs.
 	var frozen error
 	if s.running() {
 		frozen = s.freeze()
 	}
-	killed := s.frozen
-	if frozen != nil && killed == nil {
-		killed = []int{s.process.pid()} // a server that cannot be frozen must not stay
+	if s.frozen == nil && s.running() {
+		s.frozen = &family{pids: []int{s.process.pid()}} // a server that cannot be frozen must not stay
 	}
-	signalled := signalAll(syscall.SIGKILL, killed...)
+	killed := s.frozen.kill()
 	<-s.process.done
-	ended := pollFor(stopTimeout, func() bool { return gone(killed...) })
-	dismissed := s.guard.dismiss()
-	s.process, s.frozen, s.guard = nil, nil, nil
-	return errors.Join(frozen, signalled, ended, dismissed)
+	s.process, s.frozen = nil, nil
+	return errors.Join(frozen, killed)
 }
 
 func (s *server) close() error {

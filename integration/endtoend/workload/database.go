@@ -3,6 +3,7 @@ package workload
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"regexp"
 	"strings"
@@ -39,13 +40,16 @@ func Open(dsn string) (*gorm.DB, error) {
 	if isMySQL(dsn) {
 		dialector = mysql.Open(dsn)
 	}
-	db, err := gorm.Open(dialector, &gorm.Config{Logger: logger.Discard})
+	db, err := gorm.Open(dialector, &gorm.Config{Logger: logger.Discard, DisableAutomaticPing: true})
 	if err != nil {
 		return nil, err
 	}
 	pool, err := db.DB()
 	if err != nil {
 		return nil, err
+	}
+	if err := pool.Ping(); err != nil { // GORM's own would leave the pool open
+		return nil, errors.Join(err, pool.Close())
 	}
 	pool.SetMaxOpenConns(40)
 	pool.SetMaxIdleConns(20)
