@@ -61,7 +61,7 @@ func (cfg *config) engine(db *gorm.DB, resolved map[*HandlerSpec]*handler.Handle
 	registry, _ := registry.New(subscriptionsOf(cfg.channels, resolved)) // validate reports its error
 	o := cfg.options
 	e := engine.Config{Name: cfg.name, DB: db, Naming: models.Naming{Schema: o.Schema, Prefix: o.TablePrefix},
-		Registry: registry, Processor: o.Processor, Acceptor: o.Acceptor, Cleanup: o.Cleanup,
+		PortableSQL: o.PortableSQL, Registry: registry, Processor: o.Processor, Acceptor: o.Acceptor, Cleanup: o.Cleanup,
 		Migrate: o.Migrate, Manual: cfg.manual, WarnWithoutInbox: o.ConsumeChannelInboxRequirement == RequirementWarn,
 		SampleInterval: o.SampleInterval, Limits: health.Limits{DegradedAfter: o.HealthDegradedAfter,
 			UnhealthyAfter: o.HealthUnhealthyAfter, MaxDueAge: o.HealthMaxDueAge, MaxPoisonRate: o.HealthMaxPoisonRate,

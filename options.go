@@ -53,6 +53,11 @@ type Options struct {
 	// TablePrefix begins every table's name, so that two inboxes can share a database. Do not change it for an inbox
 	// that has messages: they stay under the old names. Default "inbox_".
 	TablePrefix string `yaml:"table_prefix" env:"TABLE_PREFIX"`
+	// PortableSQL makes the store on PostgreSQL send only statements that engines with its protocol understand, too. A
+	// start and inboxctl choose so by themselves where the server says that it is not PostgreSQL. Do not use it on
+	// PostgreSQL itself: claims take longer, no notifications pass, and the locks of a lost host stay until the server
+	// ends its session. Elsewhere it does nothing. Default off (contract 3.4).
+	PortableSQL bool `yaml:"portable_sql" env:"PORTABLE_SQL"`
 	// UnnamedDB makes Module take the graph's unnamed *gorm.DB although the inbox has a name. New ignores it. Do not
 	// use it where the graph has several databases: name them. Default off (contract 10.2).
 	UnnamedDB bool `yaml:"-" env:"-"`

@@ -78,7 +78,7 @@ func New(db *gorm.DB, configure ...func(o *Options)) (*Ops, error) {
 	if opts.Clock == nil {
 		opts.Clock = clock.System{}
 	}
-	st, err := stores.New(db, opts.Naming, store.Options{TestClock: clock.IsTest(opts.Clock)})
+	st, err := stores.New(db, opts.Naming, store.Options{TestClock: clock.IsTest(opts.Clock), Portable: opts.PortableSQL})
 	if err != nil {
 		return nil, fmt.Errorf("ops: %w", err)
 	}
@@ -133,6 +133,9 @@ func (o *Ops) CheckSchema(ctx context.Context) error {
 type Options struct {
 	// Naming says where the tables live. Inbox.Ops sets it. Default: the connection's schema and the prefix "inbox_".
 	Naming models.Naming
+	// PortableSQL is the inbox's option of that name, which Inbox.Ops sets. Do not set it on PostgreSQL itself. Default
+	// off: what the server says of itself decides.
+	PortableSQL bool
 	// StatementTimeout bounds each transaction of an action and each statement of a query. Must be more than 0. Default
 	// 10 s; Inbox.Ops has the inbox's timeout.
 	StatementTimeout time.Duration

@@ -81,13 +81,14 @@ func (p *Processor) listen(ctx context.Context) {
 			retry.Reset()
 		}
 		pause := retry.Next()
-		if unable := errors.Is(err, store.ErrCannotListen); unable || errors.Is(err, store.ErrSharedSession) {
+		unable := errors.Is(err, store.ErrCannotListen) || errors.Is(err, store.ErrNoNotifications)
+		if unable || errors.Is(err, store.ErrSharedSession) {
 			p.polls.Do(func() {
 				p.log.Info("inbox: notifications cannot arrive, what other processes accept is found by polling", zap.Error(err))
 			})
 			p.listening.End(nil)
 			if unable {
-				return // the driver does not change
+				return // neither driver nor database changes
 			}
 			pause = longest
 		} else {

@@ -20,6 +20,7 @@ func All() []trial.Group {
 		Ordered(),
 		Recovery(),
 		Xmin(),
+		Portable(),
 		Cleanup(),
 		Operations(),
 		ManyOperations(),

@@ -16,7 +16,11 @@ const slack = 30 * time.Second
 // TestClaimsOfKilledWorkerResumeElsewhereWithinTheBound proves contract 2 ("crash") and 5.9.
 func TestClaimsOfKilledWorkerResumeElsewhereWithinTheBound(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
+	checkClaimsOfKilledWorkerResume(newRig(t))
+}
+
+func checkClaimsOfKilledWorkerResume(r *rig) {
+	t := r.t
 	victim := r.worker()
 	r.accept(r.newInbox(r.settings.DSN), r.jobs(8, same(workload.Job{DelayMS: 20_000}))...)
 	r.await("the victim runs all of them", func() bool {

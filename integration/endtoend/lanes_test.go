@@ -44,7 +44,11 @@ func laneLoad(random *rand.Rand) []handler.RawMessage {
 // generations run concurrently.
 func TestLanesKeepTheirOrderAcrossKillsRetriesAndRenames(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
+	checkLanesKeepTheirOrder(newRig(t))
+}
+
+func checkLanesKeepTheirOrder(r *rig) {
+	t := r.t
 	random := rand.New(rand.NewPCG(7, uint64(time.Now().UnixNano())))
 	generation := func(g workload.Generation) func(*workload.Settings) {
 		return func(s *workload.Settings) { s.Generation = g }

@@ -132,8 +132,8 @@ var mysqlMutants = []mutant{
 	{
 		Name:    "mysql: a database that gives one row to two claims is taken",
 		Why:     "several workers would run one message (contract 5.1)",
-		Package: "internal/store/mysql",
-		In:      "Store.CheckIsolation",
+		Package: "internal/store/base",
+		In:      "ProbeLocks",
 		Old:     "return errBothLocked",
 		New:     "return nil",
 		Test:    onMariaDB("^TestDatabaseThatGivesOneRowToTwoClaimsIsRefused$/^MariaDB$"),

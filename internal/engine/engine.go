@@ -55,6 +55,7 @@ type Config struct {
 	Cleanup   cleanup.Options
 
 	Migrate          bool
+	PortableSQL      bool
 	Manual           bool // nothing runs in the background
 	WarnWithoutInbox bool
 	// EndApplication ends the application when a partition halts; nil leaves it running.
@@ -128,7 +129,8 @@ func New(cfg Config) (*Engine, error) {
 	if err = e.instrument(); err != nil {
 		return nil, err
 	}
-	if e.store, err = stores.New(cfg.DB, cfg.Naming, store.Options{TestClock: clock.IsTest(cfg.Clock)}); err != nil {
+	if e.store, err = stores.New(cfg.DB, cfg.Naming, store.Options{TestClock: clock.IsTest(cfg.Clock),
+		Portable: cfg.PortableSQL}); err != nil {
 		return nil, err
 	}
 	e.running = attempt.NewRunning(cfg.Clock.Now)

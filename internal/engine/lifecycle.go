@@ -228,7 +228,11 @@ func (e *Engine) checkIsolation(ctx context.Context) error {
 
 func (e *Engine) warn(warnings []store.Warning, err error) error {
 	for _, w := range warnings {
-		e.log.Warn(w.Message, w.Fields...)
+		level := zap.WarnLevel
+		if w.Notice {
+			level = zap.InfoLevel
+		}
+		e.log.Log(level, w.Message, w.Fields...)
 	}
 	return err
 }

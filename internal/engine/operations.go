@@ -32,6 +32,7 @@ import (
 func (e *Engine) NewOps(configure ...func(o *ops.Options)) (*ops.Ops, error) {
 	first := func(o *ops.Options) {
 		o.Naming, o.Clock, o.Live, o.Sealer = e.cfg.Naming, e.cfg.Clock, live{e}, e.cfg.Sealer
+		o.PortableSQL = e.cfg.PortableSQL
 		o.StatementTimeout = e.cfg.Processor.StatementTimeout
 	}
 	// The inbox's hook is last set but first to run, so that no option removes it.

@@ -39,6 +39,9 @@ var ErrRejectedGone = errors.New("no such rejected message")
 // not pgx, or hides it.
 var ErrCannotListen = errors.New("the pool's driver is not pgx (github.com/jackc/pgx/v5/stdlib)")
 
+// ErrNoNotifications means that the database, or the portable profile on PostgreSQL, has no notifications.
+var ErrNoNotifications = errors.New("no notifications pass through this database")
+
 // ErrNotReceived means that a Listener did not receive a notification that was sent through the pool.
 var ErrNotReceived = errors.New("a notification sent through the pool did not arrive: " +
 	"a pooler in transaction mode lets none through, and a busy database may be late with it")

@@ -49,7 +49,8 @@ type Store interface {
 	CheckSettings(ctx context.Context, ordered bool) ([]Warning, error)
 	// CheckIsolation returns a warning if transactions that state no isolation do not run at READ COMMITTED. Handlers'
 	// transactions state theirs. The store's statements outside of transactions state READ COMMITTED from then on, as
-	// its transactions always do. It returns an error if the database lets two transactions lock one row.
+	// its transactions always do. It returns an error if the database lets two transactions lock one row, or would
+	// otherwise lose or misorder messages.
 	CheckIsolation(ctx context.Context, handlers sql.IsolationLevel) ([]Warning, error)
 	// AddAuditTx adds an operator's action to the audit in the transaction of that action (contract 11.3).
 	AddAuditTx(ctx context.Context, tx *gorm.DB, audit models.Audit) error
@@ -57,6 +58,8 @@ type Store interface {
 
 // Warning is an entry of the log that names a wrong setting of the database, and the fix.
 type Warning struct {
+	// Notice means that nothing is wrong: the entry has the level info.
+	Notice  bool
 	Message string
 	Fields  []zap.Field
 }
@@ -104,8 +107,8 @@ type Notifier interface {
 	NotifyTx(ctx context.Context, tx *gorm.DB, handlerKeys ...string) error
 	// Listen opens a connection to receive those notifications. It returns once it has received its own test
 	// notification. Behind a pooler that gives each transaction another session it returns ErrSharedSession, and leaves
-	// no LISTEN in those sessions. It returns ErrNotReceived if ctx ends before, and ErrCannotListen if the pool's
-	// driver is not pgx, and on SQLite.
+	// no LISTEN in those sessions. It returns ErrNotReceived if ctx ends before, ErrCannotListen if the pool's driver is
+	// not pgx, and ErrNoNotifications where there are none.
 	Listen(ctx context.Context) (Listener, error)
 }
 
@@ -385,4 +388,7 @@ type Options struct {
 	// status is then created at AcceptBatch.Now. Otherwise it is created no later than the database's clock (contract
 	// 3.5).
 	TestClock bool
+	// Portable makes a store on PostgreSQL send only what other engines with its protocol understand. Otherwise it does
+	// so where the server is such an engine. Elsewhere it does nothing.
+	Portable bool
 }

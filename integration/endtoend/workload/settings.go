@@ -38,6 +38,8 @@ type Settings struct {
 	CleansOnly bool
 	// Mode is the inbox's processing mode. Empty means the database's default.
 	Mode processor.Mode
+	// Portable makes the store on PostgreSQL send portable statements alone.
+	Portable bool
 	// ClockOffset is how far this worker's own clock is ahead.
 	ClockOffset time.Duration
 	// FleetConcurrency, if not zero, limits how many calls of the jobs' plain handler run at once in all workers.
@@ -100,6 +102,7 @@ func (s Settings) Options(h *Handlers, log *zap.Logger) []inbox.Option {
 	options := []inbox.Option{
 		inbox.Configure(func(o *inbox.Options) {
 			o.Logger = log
+			o.PortableSQL = s.Portable
 			o.Processor.Mode = s.Mode
 			o.Processor.Concurrency = s.Concurrency
 			o.Processor.MaxRetries = 50

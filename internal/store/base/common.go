@@ -98,8 +98,8 @@ func (c Common) Notify(context.Context, ...string) error { return nil }
 func (c Common) NotifyTx(context.Context, *gorm.DB, ...string) error { return nil }
 
 // Listen fails where there are no notifications.
-func (c Common) Listen(context.Context) (store.Listener, error) { return nil, store.ErrCannotListen }
+func (c Common) Listen(context.Context) (store.Listener, error) { return nil, store.ErrNoNotifications }
 
-// EvictHolders does nothing where a transaction dies with its process, as on SQLite, and on MySQL, where an
-// application's user may not see who holds a lock.
+// EvictHolders does nothing where a transaction dies with its process, as on SQLite, and where nobody shows who holds a
+// lock: on MySQL an application's user may not see it.
 func (c Common) EvictHolders(context.Context, []store.Ref, []string) (int, error) { return 0, nil }

@@ -32,10 +32,12 @@ type Database struct {
 	Singles   store.Singles
 }
 
-// names puts the tables' names into statements.
+// names puts the tables' names, and the words of a dialect's profile, into statements.
 type names struct {
 	*strings.Replacer
-	texts sync.Map // statement with placeholders, alone or with a bound → without them
+	schema string
+	words  []string // each followed by its text
+	texts  sync.Map // statement with placeholders, alone or with a bound → without them
 }
 
 // NewDatabase checks the arguments of a new store. It does not access the database.
@@ -61,7 +63,7 @@ func NewDatabase(db *gorm.DB, naming models.Naming, isolation *sql.TxOptions, op
 	db = of.Session(db)
 	d := Database{DB: db, naming: naming, latest: latest, names: new(atomic.Pointer[names]), Singles: store.NewSingles(db),
 		Isolation: isolation}
-	d.names.Store(d.namesIn(naming.Schema))
+	d.names.Store(d.namesIn(naming.Schema, nil))
 	return d, nil
 }
 
@@ -75,10 +77,10 @@ func (d Database) Within(tx *gorm.DB) Database {
 }
 
 // namesIn returns the names of the tables in a schema, or as the search path finds them if schema is empty.
-func (d Database) namesIn(schema string) *names {
+func (d Database) namesIn(schema string, words []string) *names {
 	naming := d.naming
 	naming.Schema = schema
-	return &names{Replacer: strings.NewReplacer(
+	return &names{schema: schema, words: words, Replacer: strings.NewReplacer(append([]string{
 		"{messages}", columns.Quote(naming.Messages()),
 		"{statuses}", columns.Quote(naming.HandlerStatuses()),
 		"{rejected}", columns.Quote(naming.RejectedMessages()),
@@ -88,15 +90,25 @@ func (d Database) namesIn(schema string) *names {
 		"{partitions}", columns.Quote(naming.Partitions()),
 		"{locks}", columns.Quote(naming.Locks()),
 		"{workers}", columns.Quote(naming.Workers()),
-		"{worker locks}", columns.Quote(strings.TrimSuffix(naming.Workers(), "workers")+"worker_locks"),
+		"{worker locks}", columns.Quote(strings.TrimSuffix(naming.Workers(), "workers") + "worker_locks"),
 		"{handlers}", columns.Quote(naming.Handlers()),
 		"{markers}", columns.Quote(naming.Markers()),
 		"{audit}", columns.Quote(naming.Audit()),
 		"{meta}", columns.Quote(naming.Meta()),
 		// Each table has its own channel, under any schema or search path.
-		"{channel}", "('inbox_' || '"+columns.Quote(naming.HandlerStatuses())+"'::regclass::oid)",
+		"{channel}", "('inbox_' || '" + columns.Quote(naming.HandlerStatuses()) + "'::regclass::oid)",
 		"{latest}", d.latest,
-	)}
+	}, words...)...)}
+}
+
+// SetWords makes all later statements have these texts in place of words in braces. Each word is followed by its text.
+func (d Database) SetWords(words ...string) {
+	for {
+		n := d.names.Load()
+		if d.names.CompareAndSwap(n, d.namesIn(n.schema, words)) {
+			return
+		}
+	}
 }
 
 // KeepSchema makes all later statements name the schema that query returns: where the search path of pool's session
@@ -106,12 +118,16 @@ func (d Database) KeepSchema(ctx context.Context, pool gorm.ConnPool, query stri
 	if d.naming.Schema != "" {
 		return nil
 	}
-	schemas, err := store.Query(ctx, pool, d.namesIn("").Replace(query), store.Value[string])
+	schemas, err := store.Query(ctx, pool, d.namesIn("", nil).Replace(query), store.Value[string])
 	if err != nil || len(schemas) != 1 || (models.Naming{Schema: schemas[0]}).Validate() != nil {
 		return Doing("find the tables' schema", err)
 	}
-	d.names.Store(d.namesIn(schemas[0]))
-	return nil
+	for {
+		n := d.names.Load()
+		if d.names.CompareAndSwap(n, d.namesIn(schemas[0], n.words)) {
+			return nil
+		}
+	}
 }
 
 // Text returns a statement with the tables' names filled in, from a cache after the first call.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"regexp"
 	"strconv"
 	"strings"
@@ -247,45 +246,19 @@ func (s *Store) table(quoted string) (schema any, name string) {
 // probeSQL locks a row that every inbox has.
 const probeSQL = `SELECT "key" FROM {meta} WHERE "key" = 'schema_version' FOR UPDATE SKIP LOCKED`
 
-// probeTimeout bounds the probe, which needs two connections at once.
-const probeTimeout = 2 * time.Second
-
-// errBothLocked is what no version of a server says of itself.
-var errBothLocked = errors.New("the database gives a row that one transaction has locked to another one as well, so that several workers would claim one message")
-
 // CheckIsolation refuses a database that gives one row to two claims. It warns of nothing: the default level is
 // REPEATABLE READ everywhere, and each transaction states its own. It does not find out where the pool has not two
 // connections in time, or the user may not lock this row.
 func (s *Store) CheckIsolation(ctx context.Context, _ sql.IsolationLevel) ([]store.Warning, error) {
-	if pool, err := s.DB.DB(); err != nil || pool.Stats().MaxOpenConnections == 1 {
-		return nil, nil
-	}
-	short, cancel := context.WithTimeout(ctx, probeTimeout)
-	defer cancel()
-	lock := func(pool gorm.ConnPool) (bool, error) {
-		locked, err := store.Query(short, pool, s.Text(probeSQL), store.Value[string])
-		return len(locked) > 0, err
-	}
-	err := s.Transaction(short, func(first gorm.ConnPool) error {
-		if locked, err := lock(first); err != nil || !locked {
-			return err
-		}
-		return s.Transaction(short, func(second gorm.ConnPool) error {
-			locked, err := lock(second)
-			if locked {
-				return errBothLocked
+	return nil, base.Probe(ctx, s.DB, func(ctx context.Context) error {
+		return base.ProbeLocks(ctx, s.Transaction, func(ctx context.Context, pool gorm.ConnPool) (bool, error) {
+			locked, err := store.Query(ctx, pool, s.Text(probeSQL), store.Value[string])
+			if number, _, _ := mysqldialect.Code(err); number == accessDenied {
+				return false, nil
 			}
-			return err
+			return len(locked) > 0, err
 		})
 	})
-	number, _, _ := mysqldialect.Code(err)
-	switch {
-	case errors.Is(err, errBothLocked):
-		return nil, errBothLocked
-	case err == nil, number == accessDenied, short.Err() != nil && ctx.Err() == nil:
-		return nil, nil
-	}
-	return nil, fmt.Errorf("check that a locked row is not claimed: %w", err)
 }
 
 // accessDenied means that the user lacks a right on a table.

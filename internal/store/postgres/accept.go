@@ -36,7 +36,7 @@ var acceptNewSQL, acceptClaimedSQL = acceptSQL(false), acceptSQL(true)
 // it is due: the clock of the accepting process may be wrong. With a test's clock {latest} is NULL. "moment" reads that
 // clock once, so that all messages, statuses and the result have the same time.
 //
-// A claim reads the worker's row by workers_pkey: see claimsSharedSQL.
+// A claim reads the worker's row by workers_pkey: see claimsLock.
 //
 // Only one row of the result has numbers: the numbers of all new messages, in the order of the parameters, which is
 // UTF-8's. It also has how many they are and, if statuses were claimed, when they were created. Usually all messages
@@ -45,7 +45,7 @@ func acceptSQL(claims bool) string {
 	worker, columns, values, join, claimedAt, contents := "", "", "", "", "NULL::timestamptz", "$19"
 	if claims {
 		worker = `worker AS MATERIALIZED (
-	SELECT id FROM {workers} WHERE id = $19::text::uuid AND released_at IS NULL AND stopped_at IS NULL AND ` + claimsSharedSQL + `
+	SELECT id FROM {workers} WHERE id = $19::text::uuid AND released_at IS NULL AND stopped_at IS NULL {claims lock}
 ), `
 		columns = `, processing_started_at, worker_id`
 		values = `, CASE WHEN worker.id IS NOT NULL THEN $8::timestamptz END, worker.id`

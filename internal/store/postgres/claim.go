@@ -15,15 +15,16 @@ import (
 // claimManualSQL the claim without a worker: keep them alike.
 //
 // It reads the due index, per key from its oldest due row. It never reads another key's backlog nor rows that are due
-// in the future. It updates the rows by their place (a TID scan), even if the planner expects many rows: this very
+// in the future. It updates the rows by their {place} (a TID scan), even if the planner expects many rows: this very
 // statement has locked them, so they cannot move. A row that changed between this statement's snapshot and its lock has
-// moved to another place, which the snapshot does not show. It stays unclaimed until the next claim. Messages are read
-// by the unique index on their numbers, which ascend as the rows do.
+// moved to another place, which the snapshot does not show. It stays unclaimed until the next claim. In the portable
+// profile the place is the ID, and the row is found by handler_statuses_open, as it is now. Messages are read by the
+// unique index on their numbers, which ascend as the rows do.
 //
-// See claimsSharedSQL for why it is not enough to read the worker's row.
+// See claimsLock for why it is not enough to read the worker's row.
 const claimSQL = `
 WITH worker AS MATERIALIZED (
-	SELECT id FROM {workers} WHERE id = $4::text::uuid AND released_at IS NULL AND ` + claimsSharedSQL + `
+	SELECT id FROM {workers} WHERE id = $4::text::uuid AND released_at IS NULL {claims lock}
 ), due AS MATERIALIZED (
 	SELECT s.place FROM unnest((SELECT $1::text[]), (SELECT $2::bigint[]), (SELECT $5::timestamptz[]), (SELECT $6::text[]),
 		(SELECT $7::bigint[]), (SELECT $8::bigint[])) AS k(handler_key, quota, after_due, after_id, at_least, bytes)
@@ -66,18 +67,18 @@ const fewNamesSQL = `CASE WHEN n.lane_handler IS NULL THEN 1 ELSE 0 END = 0`
 // Claimed rows stay in the index until they are completed, and every claim that begins at the longest due row walks
 // over the claimed rows of all workers. Rows that another claim is just claiming are worse. To check them costs as much
 // as to claim them, and if their claim was committed after our snapshot, we would lock them and write that to the log.
-// So a claim of a backlog begins where the last one ended, and takes only rows whose xmax is zero: these were not
-// locked or changed since they were written. A row whose lock has ended keeps its xmax, so that claims without
-// after_due, which take any row, must come in between.
+// So a claim of a backlog begins where the last one ended, and takes only rows that are not {touched}: their xmax is
+// zero, so they were not locked or changed since they were written. A row whose lock has ended keeps its xmax, so that
+// claims without after_due, which take any row, must come in between. The portable profile takes any row.
 //
 // For the two limits, see bounded. Rows are locked one by one, until the outer limit has its rows.
 const dueOfKeySQL = `
 		SELECT place, message_bytes FROM (
-			SELECT ctid AS place, message_bytes FROM {statuses}
+			SELECT {place} AS place, message_bytes FROM {statuses}
 			WHERE ` + isDueSQL + `
 				AND (COALESCE(next_attempt_at, created_at), id) >
 					(COALESCE(k.after_due, '-infinity'), COALESCE(k.after_id::uuid, '00000000-0000-0000-0000-000000000000'))
-				AND CASE WHEN k.after_due IS NOT NULL AND xmax <> 0 THEN false ELSE true END
+				AND CASE WHEN k.after_due IS NOT NULL AND {touched} THEN false ELSE true END
 			ORDER BY COALESCE(next_attempt_at, created_at), id
 			LIMIT {most}
 			FOR NO KEY UPDATE SKIP LOCKED
@@ -97,7 +98,7 @@ const unclaimedSQL = `CASE WHEN processing_started_at IS NULL THEN true ELSE fal
 
 const claimDueSQL = `, claimed AS (
 	UPDATE {statuses} SET processing_started_at = $3::timestamptz, worker_id = $4::text::uuid, version = version + 1
-	WHERE ctid = ANY (ARRAY(SELECT place FROM due))
+	WHERE {at place} = ANY (ARRAY(SELECT place FROM due))
 	RETURNING ` + claimColumnsSQL + `
 )` + claimResultSQL + `
 FROM claimed c LEFT JOIN {messages} m ON m.number = c.message_number`

@@ -34,9 +34,57 @@ import (
 // Rows that were passed over stay in the due index while there are no more of them than may be claimed: they cost one
 // lookup each. If there are more, they are marked as waiting, and no claim reads them any more until AdvanceLanes
 // releases them. Where runs are claimed this is so only if the claim finds no row: see store.KeyLimit.
-const claimLanesSQL = `
+const claimLanesSQL = lanesFoundSQL + `, claimed AS (
+	UPDATE {statuses} SET processing_started_at = $3::timestamptz, worker_id = $4::text::uuid, version = version + 1,
+		holds_lane = lane_key IS NOT NULL AND handler_key = ANY ($5::text[])
+	WHERE {at place} = ANY (ARRAY(SELECT place FROM plain UNION ALL SELECT place FROM within_bytes))
+	RETURNING ` + claimColumnsSQL + `
+), marked AS (
+	UPDATE {statuses} SET is_waiting = true, version = version + 1
+	WHERE {at place} = ANY (ARRAY(SELECT place FROM waiting))
+	RETURNING handler_key, lane_handler, lane_key
+)` + claimResultSQL + `
+FROM (
+	SELECT * FROM claimed
+	UNION ALL
+	SELECT DISTINCT ` + noClaimSQL + `, lane_handler, lane_key FROM marked
+) c LEFT JOIN {messages} m ON m.number = c.message_number`
+
+// claimLanesAtOnceSQL is claimLanesSQL for engines that change a table once in a statement. It finds rows by the array
+// of their places, however many the planner expects. A row that changes at this moment is checked again with its own
+// row of "targets". To read "waiting" for that would run the whole search again.
+const claimLanesAtOnceSQL = lanesFoundSQL + `, targets AS MATERIALIZED (
+	SELECT place, false AS marks FROM plain
+	UNION ALL
+	SELECT place, false FROM within_bytes
+	UNION ALL
+	SELECT place, true FROM waiting
+), changed AS (
+	UPDATE {statuses} SET processing_started_at = CASE WHEN NOT marks THEN $3::timestamptz END,
+		worker_id = CASE WHEN NOT marks THEN $4::text::uuid END, version = version + 1,
+		holds_lane = NOT marks AND lane_key IS NOT NULL AND handler_key = ANY ($5::text[]), is_waiting = marks
+	FROM targets t
+	WHERE {at place} = ANY (ARRAY(SELECT place FROM targets)) AND {place} = t.place
+	RETURNING ` + claimColumnsSQL + `, marks
+)` + claimResultSQL + `
+FROM (
+	SELECT ` + claimedSQL + ` FROM changed WHERE NOT marks
+	UNION ALL
+	SELECT DISTINCT ` + noClaimSQL + `, lane_handler, lane_key FROM changed WHERE marks
+) c LEFT JOIN {messages} m ON m.number = c.message_number`
+
+// claimedSQL are the columns that claimColumnsSQL returns.
+const claimedSQL = `id, message_number, message_id, handler_key, version, error_count, abandoned_count, interrupted_count,
+		requeued_count, message_bytes, created_at, due, lane_handler, lane_key`
+
+// noClaimSQL are the columns, but for the lane's, of a result that is no claim: its version is 0.
+const noClaimSQL = `'00000000-0000-0000-0000-000000000000'::uuid, 0, '', handler_key, 0, 0, 0, 0, 0, 0,
+		'epoch'::timestamptz, 'epoch'::timestamptz`
+
+// lanesFoundSQL finds and locks the rows that claimLanesSQL claims and marks.
+const lanesFoundSQL = `
 WITH worker AS MATERIALIZED (
-	SELECT id FROM {workers} WHERE id = $4::text::uuid AND released_at IS NULL AND ` + claimsSharedSQL + `
+	SELECT id FROM {workers} WHERE id = $4::text::uuid AND released_at IS NULL {claims lock}
 ), plain AS MATERIALIZED (
 	SELECT s.place FROM unnest((SELECT $1::text[]), (SELECT $2::bigint[]), (SELECT $10::timestamptz[]), (SELECT $11::text[]),
 		(SELECT $12::bigint[]), (SELECT $13::bigint[])) AS k(handler_key, quota, after_due, after_id, at_least, bytes)
@@ -78,22 +126,7 @@ WITH worker AS MATERIALIZED (
 	WHERE NOT ` + headSQL + `
 ), waiting AS MATERIALIZED (
 	SELECT l.place FROM passed w CROSS JOIN LATERAL (` + lockSeenSQL + `) l WHERE w.passed > w.quota
-), claimed AS (
-	UPDATE {statuses} SET processing_started_at = $3::timestamptz, worker_id = $4::text::uuid, version = version + 1,
-		holds_lane = lane_key IS NOT NULL AND handler_key = ANY ($5::text[])
-	WHERE ctid = ANY (ARRAY(SELECT place FROM plain UNION ALL SELECT place FROM within_bytes))
-	RETURNING ` + claimColumnsSQL + `
-), marked AS (
-	UPDATE {statuses} SET is_waiting = true, version = version + 1
-	WHERE ctid = ANY (ARRAY(SELECT place FROM waiting))
-	RETURNING handler_key, lane_handler, lane_key
-)` + claimResultSQL + `
-FROM (
-	SELECT * FROM claimed
-	UNION ALL
-	SELECT DISTINCT '00000000-0000-0000-0000-000000000000'::uuid, 0, '', handler_key, 0, 0, 0, 0, 0, 0,
-		'epoch'::timestamptz, 'epoch'::timestamptz, lane_handler, lane_key FROM marked
-) c LEFT JOIN {messages} m ON m.number = c.message_number`
+)`
 
 // windowSQL reads the due index as far as part.reach. Which row leads its lane within the window is known without
 // another read of the table: the other rows of the lane in the window come after it, even if the lane has more rows.
@@ -104,7 +137,7 @@ const windowSQL = `
 			) AS leads
 			FROM (
 				SELECT * FROM (
-					SELECT ctid AS place, version, id, sequence, lane_handler, lane_key, message_bytes,
+					SELECT {place} AS place, version, id, sequence, lane_handler, lane_key, message_bytes,
 						row_number() OVER (ORDER BY COALESCE(next_attempt_at, created_at), id) AS position
 					FROM {statuses}
 					WHERE ` + isDueSQL + `
@@ -117,7 +150,7 @@ const windowSQL = `
 
 // lockSeenSQL locks a row by its place and version.
 const lockSeenSQL = `
-			SELECT ctid AS place FROM {statuses} WHERE ctid = w.place AND version = w.version FOR NO KEY UPDATE SKIP LOCKED`
+			SELECT {place} AS place FROM {statuses} WHERE {at place} = w.place AND version = w.version FOR NO KEY UPDATE SKIP LOCKED`
 
 // headSQL is true if row w is first in its lane, under any of the handler's names, and no row of the lane is claimed.
 // It uses the index on lanes and the index on claimed lanes. k.poisoned is always true. With a literal instead, the
@@ -173,7 +206,11 @@ func (p *Store) claimLanes(ctx context.Context, req store.ClaimRequest) (store.C
 			runs = append(runs, limit.Runs)
 		}
 	}
-	statement, args := within(req.Within, claimLanesSQL, plain.keys, plain.quotas, req.Now.UTC(), orNull(req.WorkerID),
+	statement := claimLanesSQL
+	if p.isPortable() {
+		statement = claimLanesAtOnceSQL
+	}
+	statement, args := within(req.Within, statement, plain.keys, plain.quotas, req.Now.UTC(), orNull(req.WorkerID),
 		orderedKeys, orderedQuotas, names, skips, base.LaneWindow, plain.dues, plain.ids, plain.atLeast, plain.bytes,
 		atLeast, bytes, runs)
 	statement = p.bounded(statement, max(plain.largest, 2*largest+base.LaneWindow))

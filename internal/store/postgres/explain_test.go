@@ -51,6 +51,15 @@ func openExplainer(t *testing.T) explainer {
 	return x
 }
 
+// portable returns an explainer of the statements of the portable profile, on the same tables.
+func (x explainer) portable(t *testing.T) explainer {
+	t.Helper()
+	opened, err := New(x.db, models.Naming{}, store.Options{Portable: true})
+	require.NoError(t, err)
+	x.store = opened
+	return x
+}
+
 // explain executes a statement as a prepared one, with this plan_cache_mode, and rolls it back.
 func (x explainer) explain(t *testing.T, mode, statement string, args ...any) (explained sqltest.Plan) {
 	t.Helper()

@@ -23,10 +23,11 @@ func numbers(list []int64) string {
 // advanceSQL finds the first row of each lane by the index on lanes, separately for poisoned rows and the others. It
 // checks by the index on claimed lanes that no row of the lane is claimed. It claims or releases the row by
 // handler_statuses_open and not by its place: if the row changes at this moment, PostgreSQL then checks its new
-// version. For other claims of the lane, see claimLanesSQL.
+// version. A row that is released is not claimed, so that it has neither a time nor a worker to lose. For other claims
+// of the lane, see claimLanesSQL.
 const advanceSQL = `
 WITH worker AS MATERIALIZED (
-	SELECT id FROM {workers} WHERE id = $5::text::uuid AND released_at IS NULL AND ` + claimsSharedSQL + `
+	SELECT id FROM {workers} WHERE id = $5::text::uuid AND released_at IS NULL {claims lock}
 ), turns AS (
 	SELECT names::bigint[] AS names, lane_key, CASE WHEN skips THEN '{f}' ELSE '{f,t}' END::boolean[] AS counting,
 		CASE WHEN EXISTS (SELECT FROM worker) THEN claim_key ELSE '' END AS claim_key
@@ -48,22 +49,21 @@ WITH worker AS MATERIALIZED (
 	WHERE NOT f.is_poisoned AND NOT f.processing AND NOT (t.lane_key IS NOT NULL AND EXISTS (
 		SELECT FROM {statuses} h WHERE h.lane_handler = ANY (t.names) AND h.lane_key = t.lane_key AND h.holds_lane
 	))
-), claimed AS (
-	UPDATE {statuses} SET processing_started_at = $4::timestamptz, worker_id = $5::text::uuid, version = version + 1,
-		holds_lane = true, is_waiting = false
-	WHERE id = ANY (ARRAY(SELECT id FROM free WHERE claims)) AND ` + stillDueSQL + ` AND ` + base.OpenSQL + `
-	RETURNING ` + claimColumnsSQL + `
-), freed AS (
-	UPDATE {statuses} SET is_waiting = false, version = version + 1
-	WHERE id = ANY (ARRAY(SELECT id FROM free WHERE is_waiting AND NOT claims)) AND ` + stillWaitingSQL + ` AND ` + base.OpenSQL + `
-	RETURNING handler_key
+), next AS MATERIALIZED (
+	SELECT id AS place, claims FROM free WHERE claims OR is_waiting
+), changed AS (
+	UPDATE {statuses} SET processing_started_at = CASE WHEN claims THEN $4::timestamptz END,
+		worker_id = CASE WHEN claims THEN $5::text::uuid END, version = version + 1, holds_lane = claims, is_waiting = false
+	FROM next n
+	WHERE id = ANY (ARRAY(SELECT place FROM next)) AND id = n.place AND ` + base.OpenSQL + `
+		AND CASE WHEN claims THEN ` + stillDueSQL + ` ELSE ` + stillWaitingSQL + ` END
+	RETURNING ` + claimColumnsSQL + `, claims
 )` + claimResultSQL + `
 FROM (
-	SELECT * FROM claimed
+	SELECT ` + claimedSQL + ` FROM changed WHERE claims
 	UNION ALL
-	SELECT '00000000-0000-0000-0000-000000000000'::uuid, 0, '', handler_key, 0, 0, 0, 0, 0, 0,
-		'epoch'::timestamptz, 'epoch'::timestamptz, NULL, NULL
-	FROM (SELECT handler_key FROM freed UNION SELECT handler_key FROM free WHERE NOT is_waiting AND is_due AND NOT claims) k
+	SELECT ` + noClaimSQL + `, NULL, NULL
+	FROM (SELECT handler_key FROM changed WHERE NOT claims UNION SELECT handler_key FROM free WHERE NOT is_waiting AND is_due AND NOT claims) k
 ) c LEFT JOIN {messages} m ON m.number = c.message_number`
 
 // stillDueSQL is checked again if the row changes at this moment, for example because another worker claims it. It
@@ -80,7 +80,7 @@ const stillWaitingSQL = `CASE WHEN NOT is_waiting THEN false ELSE true END`
 // ends at the first gap: where a row must not be claimed, and where one has changed or is locked by others.
 const runsSQL = `
 WITH worker AS MATERIALIZED (
-	SELECT id FROM {workers} WHERE id = $2::text::uuid AND released_at IS NULL AND ` + claimsSharedSQL + `
+	SELECT id FROM {workers} WHERE id = $2::text::uuid AND released_at IS NULL {claims lock}
 ), heads AS MATERIALIZED (
 	SELECT r.run, r.handler_key, r.names::bigint[] AS names, r.quota, r.bytes, h.lane_key, h.sequence, h.id,
 		CASE WHEN r.skips THEN '{f}' ELSE '{f,t}' END::boolean[] AS counting
@@ -114,7 +114,7 @@ WITH worker AS MATERIALIZED (
 				CROSS JOIN unnest(h.counting) AS c(poisoned)
 				CROSS JOIN LATERAL (
 					SELECT * FROM (
-						SELECT ctid AS place, version, sequence, id, message_bytes, handler_key = h.handler_key AND NOT is_poisoned
+						SELECT {place} AS place, version, sequence, id, message_bytes, handler_key = h.handler_key AND NOT is_poisoned
 							AND processing_started_at IS NULL AND abandoned_count = 0 AND interrupted_count = 0
 							AND (next_attempt_at IS NULL OR next_attempt_at <= $1::timestamptz) AS is_free
 						FROM {statuses}
@@ -135,7 +135,7 @@ WITH worker AS MATERIALIZED (
 		ORDER BY position
 	) w
 	CROSS JOIN LATERAL (
-		SELECT id, ctid AS place FROM {statuses} WHERE ctid = w.place AND version = w.version FOR NO KEY UPDATE SKIP LOCKED
+		SELECT id, {place} AS place FROM {statuses} WHERE {at place} = w.place AND version = w.version FOR NO KEY UPDATE SKIP LOCKED
 	) l
 ), ours AS MATERIALIZED (
 	SELECT run, position, id, place FROM (
@@ -145,23 +145,24 @@ WITH worker AS MATERIALIZED (
 ), claimed AS (
 	UPDATE {statuses} SET processing_started_at = $1::timestamptz, worker_id = $2::text::uuid, version = version + 1,
 		is_waiting = false
-	WHERE ctid = ANY (ARRAY(SELECT place FROM ours))
+	WHERE {at place} = ANY (ARRAY(SELECT place FROM ours))
 	RETURNING ` + claimColumnsSQL + `
 )` + claimResultSQL + `
 FROM claimed c JOIN ours r ON r.id = c.id LEFT JOIN {messages} m ON m.number = c.message_number
 ORDER BY r.run, r.position`
 
-// releaseWaitingSQL uses the index on waiting rows. It skips rows that another transaction has locked, since they are
-// changing anyway.
+// releaseWaitingSQL uses the index on waiting rows, and handler_statuses_open for each. It skips rows that another
+// transaction has locked, since they are changing anyway.
 const releaseWaitingSQL = `
 WITH released AS MATERIALIZED (
-	SELECT s.place FROM unnest($1::text[]) AS k(handler_key)
+	SELECT s.id FROM unnest($1::text[]) AS k(handler_key)
 	CROSS JOIN LATERAL (
-		SELECT ctid AS place FROM {statuses} WHERE handler_key = k.handler_key AND is_waiting ORDER BY id LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED
+		SELECT id FROM {statuses} WHERE handler_key = k.handler_key AND is_waiting ORDER BY id LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED
 	) s
 	LIMIT $2
 )
-UPDATE {statuses} SET is_waiting = false, version = version + 1 WHERE ctid = ANY (ARRAY(SELECT place FROM released))`
+UPDATE {statuses} SET is_waiting = false, version = version + 1
+WHERE id = ANY (ARRAY(SELECT id FROM released)) AND ` + base.OpenSQL
 
 func (p *Store) AdvanceLanes(ctx context.Context, requests []store.LaneRequest, now time.Time) ([]string, error) {
 	advanced, err := p.ClaimNext(ctx, "", requests, now)
@@ -173,6 +174,9 @@ func (p *Store) ClaimNext(
 ) (advanced store.Claimed, err error) {
 	if len(requests) == 0 {
 		return advanced, nil
+	}
+	if err := p.choose(ctx, p.Pool(ctx)); err != nil {
+		return advanced, base.Doing("advance lanes", err)
 	}
 	n := len(requests)
 	names, lanes, skips, claims := make([]string, n), make([]int64, n), make([]bool, n), make([]string, n)

@@ -43,13 +43,16 @@ type payload struct {
 }
 
 func (p *Store) Notify(ctx context.Context, handlerKeys ...string) error {
+	if err := p.choose(ctx, p.Pool(ctx)); err != nil || p.isPortable() {
+		return base.Doing("notify", err)
+	}
 	return base.Doing("notify", p.notify(ctx, p.Pool(ctx), notifySQL, payload{From: p.origin, Keys: handlerKeys}))
 }
 
 // NotifyTx notifies this process, too: it does not learn of the caller's commit.
 func (p *Store) NotifyTx(ctx context.Context, tx *gorm.DB, handlerKeys ...string) error {
 	pool, err := base.Joined(tx)
-	if err == nil {
+	if err == nil && !p.isPortable() {
 		err = p.notify(ctx, pool, notifyTxSQL, payload{Keys: handlerKeys})
 	}
 	return base.Doing("notify", err)
@@ -71,6 +74,9 @@ func (p *Store) notify(ctx context.Context, pool gorm.ConnPool, statement string
 // a pool of one nothing else would ever run. The new connection has the settings of a connection that was just taken
 // from the pool.
 func (p *Store) Listen(ctx context.Context) (store.Listener, error) {
+	if p.isPortable() {
+		return p.Common.Listen(ctx)
+	}
 	channels, err := store.Query(ctx, p.Pool(ctx), p.Text(channelSQL), store.Value[string])
 	if err != nil {
 		return nil, base.Doing("listen", err)

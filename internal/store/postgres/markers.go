@@ -42,7 +42,7 @@ FROM bounded, (SELECT count(*) AS added FROM added) AS counted`
 	// hasMarkerSQL uses the primary key.
 	hasMarkerSQL = `SELECT 1 FROM {markers} WHERE message_id = $1 AND handler_key = $2 AND namespace = $3`
 
-	// lockMarkerSQL uses the primary key. A weaker lock could be shared: see claimsSharedSQL.
+	// lockMarkerSQL uses the primary key. A weaker lock could be shared: see claimsLock.
 	lockMarkerSQL = hasMarkerSQL + ` FOR NO KEY UPDATE`
 )
 

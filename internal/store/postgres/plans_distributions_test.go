@@ -133,10 +133,9 @@ func TestPostgresPlansInOtherDistributions(t *testing.T) {
 			x := openExplainer(t)
 			distribution.load(t, x.db)
 			execute(t, x.db, `SELECT setval(pg_get_serial_sequence('inbox_messages', 'number'), 2000000)`)
-			plans := plansOf(t, x, batch)
-			for _, mode := range []string{"force_custom_plan", "force_generic_plan"} {
+			check := func(x explainer, profile, mode string, plans []planned) {
 				for _, each := range plans {
-					t.Run(each.name+" by "+mode, func(t *testing.T) {
+					t.Run(profile+each.name+" by "+mode, func(t *testing.T) {
 						explained := x.explain(t, mode, each.statement, each.args...)
 						scans := strings.Join(explained.Scans(), "\n")
 						t.Logf("cost %.0f, %.0f rows, %.0f pages by\n%s", explained.Cost, explained.RowsRead(),
@@ -150,6 +149,13 @@ func TestPostgresPlansInOtherDistributions(t *testing.T) {
 						}
 					})
 				}
+			}
+			native := plansOf(t, x, batch)
+			y := x.portable(t)
+			portable := differing(plansOf(t, y, batch))
+			for _, mode := range []string{"force_custom_plan", "force_generic_plan"} {
+				check(x, "", mode, native)
+				check(y, "portable ", mode, portable)
 			}
 		})
 	}

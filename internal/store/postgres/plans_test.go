@@ -23,6 +23,21 @@ type planned struct {
 	most            float64  // rows read
 }
 
+// statusID is the index of statuses that are not completed.
+const statusID = "inbox_handler_statuses_open"
+
+// differing are the plans of statements that differ between the profiles.
+func differing(plans []planned) (found []planned) {
+	for _, each := range plans {
+		if each.name == "claimLanesAtOnceSQL" || slices.ContainsFunc(profile{}.words(), func(word string) bool {
+			return word[0] == '{' && strings.Contains(each.statement, word)
+		}) {
+			found = append(found, each)
+		}
+	}
+	return found
+}
+
 // plansOf returns all statements with arguments for the rows of loadMillion, or of another
 // distribution that has so many due rows of "hot". It claims these.
 func plansOf(t *testing.T, x explainer, rows int) []planned {
@@ -80,14 +95,17 @@ func plansOf(t *testing.T, x explainer, rows int) []planned {
 	window.StatusIDs = ids // none is in the window, so that all of it is read
 	windowed, windowedArgs := within(&window, claimSQL, []string{"hot"}, []int64{100}, now, worker, whole[:1], wholeIDs[:1],
 		ones[:1], bytes[:1])
-	windowedLanes, windowedLanesArgs := within(&window, claimLanesSQL, []string{}, []int64{}, now, nil, []string{"lanes"},
+	lanesName, lanesSQL := "claimLanesSQL", claimLanesSQL
+	place := "Tid Scan inbox_handler_statuses"
+	if p.isPortable() {
+		lanesName, lanesSQL, place = "claimLanesAtOnceSQL", claimLanesAtOnceSQL, statusID
+	}
+	windowedLanes, windowedLanesArgs := within(&window, lanesSQL, []string{}, []int64{}, now, nil, []string{"lanes"},
 		[]int64{10}, names, []bool{false}, base.LaneWindow, whole[:0], wholeIDs[:0], ones[:0], bytes[:0], ones[:1], bytes[:1],
 		[]bool{false})
 
 	const (
 		due       = "Index Scan inbox_handler_statuses inbox_handler_statuses_due"
-		place     = "Tid Scan inbox_handler_statuses"
-		statusID  = "inbox_handler_statuses_open"
 		messageID = "inbox_messages_pkey"
 		number    = "inbox_messages_number"
 		byMessage = "inbox_handler_statuses_pkey"
@@ -144,17 +162,17 @@ func plansOf(t *testing.T, x explainer, rows int) []planned {
 		{"claimManualSQL", claimManualSQL, []any{[]string{"hot"}, []int64{100}, now, nil, whole[:1], wholeIDs[:1], ones[:1],
 			bytes[:1]},
 			[]string{due, place, number}, 600},
-		{"claimLanesSQL", claimLanesSQL, []any{[]string{"hot"}, []int64{10}, now, nil, []string{"lanes"}, []int64{10}, names,
+		{lanesName, lanesSQL, []any{[]string{"hot"}, []int64{10}, now, nil, []string{"lanes"}, []int64{10}, names,
 			[]bool{false}, base.LaneWindow, whole[:1], wholeIDs[:1], ones[:1], bytes[:1], ones[:1], bytes[:1], []bool{false}},
 			[]string{due, place, lane, holder, number}, 5000},
-		{"claimLanesSQL", claimLanesSQL, []any{[]string{}, []int64{}, now, nil, []string{"lanes"}, []int64{10}, names,
+		{lanesName, lanesSQL, []any{[]string{}, []int64{}, now, nil, []string{"lanes"}, []int64{10}, names,
 			[]bool{false}, base.LaneWindow, whole[:0], wholeIDs[:0], ones[:0], bytes[:0], ones[:1], bytes[:1], []bool{true}},
 			[]string{due, place, lane, holder, number}, 5000},
 		{"runsSQL", runsSQL, []any{now, worker, head, headVersion, []string{"lanes"}, names, []bool{false}, []int64{100},
 			bytes[:1]}, []string{statusID, place, lane, number}, 700},
 		{"windowRowsSQL", windowRowsSQL, []any{"hot", now, &last.Due, &last.StatusID, []string{"elsewhere"}}, []string{due, number}, 4100},
 		{"claimSQL", windowed, windowedArgs, []string{due, place, number}, 2100},
-		{"claimLanesSQL", windowedLanes, windowedLanesArgs, []string{due, place, lane, holder, number}, 7000},
+		{lanesName, windowedLanes, windowedLanesArgs, []string{due, place, lane, holder, number}, 7000},
 		{"nextDueSQL", nextDueSQL, []any{[]string{"hot", "paused", "idle"}, now}, []string{due}, 10},
 		{"siblingsSQL", siblingsSQL, []any{messages, []string{"hot", "cold"}}, []string{byMessage}, 400},
 		{"completeSQL", completeSQL, []any{now, ids, versions, outcomes}, []string{statusID}, 300},
@@ -177,7 +195,7 @@ func plansOf(t *testing.T, x explainer, rows int) []planned {
 		{"LaneHandlersSQL", base.LaneHandlersSQL, nil, []string{lane}, 10},
 		{"LaneHandlerKeysSQL", base.LaneHandlerKeysSQL, []any{lanes, base.SplitLaneWindow},
 			[]string{"inbox_handler_statuses_lane"}, base.SplitLaneWindow},
-		{"releaseWaitingSQL", releaseWaitingSQL, []any{[]string{"lanes", "hot"}, 100}, []string{waiting}, 400},
+		{"releaseWaitingSQL", releaseWaitingSQL, []any{[]string{"lanes", "hot"}, 100}, []string{waiting, statusID}, 400},
 		{"PendingKeysSQL", base.PendingKeysSQL, nil, []string{pending, waiting}, 20},
 		{"backlogSQL", backlogSQL, []any{[]string{"hot", "lanes", "idle"}, []int64{100, 100, 100}, now,
 			[]*string{nil, &names[0], nil}, []bool{false, false, false}},
@@ -194,6 +212,12 @@ func plansOf(t *testing.T, x explainer, rows int) []planned {
 		{"stopWorkerSQL", stopWorkerSQL, []any{worker}, nil, 2},
 		{"workersSQL", workersSQL, nil, nil, 200}, // and the roles of the server
 		{"markReleasedSQL", markReleasedSQL, []any{worker}, nil, 2},
+		{"versionSQL", versionSQL, nil, nil, 1},
+		{"missingSQL", missingSQL, nil, nil, 10},
+		{"nativeSQL", nativeSQL, nil, nil, 10},
+		{"cachedSQL", cachedSQL, nil, nil, 20_000}, // the server's catalog
+		{"probeReadSQL", probeReadSQL, []any{"l"}, nil, 10},
+		{"probeLockSQL", probeLockSQL, []any{"l"}, nil, 10},
 		{"earlyJITSQL", earlyJITSQL, nil, nil, 1},
 		{"schemasSQL", schemasSQL, nil, nil, 100},
 		{"defaultIsolationSQL", defaultIsolationSQL, nil, nil, 1},
@@ -229,10 +253,10 @@ func plansOf(t *testing.T, x explainer, rows int) []planned {
 		{"hasMarkerSQL", hasMarkerSQL, []any{"m1", "hot", ""}, []string{"inbox_markers_pkey"}, 1},
 		{"lockMarkerSQL", lockMarkerSQL, []any{"m1", "hot", ""}, []string{"inbox_markers_pkey"}, 2},
 		{"deleteMarkersSQL", deleteMarkersSQL, []any{now, 100},
-			[]string{"inbox_markers_expires_at", "Tid Scan inbox_markers"}, 300},
-		{"deleteAuditSQL", deleteAuditSQL, []any{now, 100}, []string{"inbox_audit_occurred_at", "Tid Scan inbox_audit"}, 300},
+			[]string{"inbox_markers_expires_at", "inbox_markers_pkey"}, 300},
+		{"deleteAuditSQL", deleteAuditSQL, []any{now, 100}, []string{"inbox_audit_occurred_at", "inbox_audit_pkey"}, 300},
 		{"deleteRejectedSQL", deleteRejectedSQL, []any{now, 100},
-			[]string{"inbox_rejected_messages_rejected_at", "Tid Scan inbox_rejected_messages"}, 300},
+			[]string{"inbox_rejected_messages_rejected_at", rejectedID}, 300},
 	}
 }
 
@@ -261,8 +285,9 @@ func TestPostgresPlans(t *testing.T) {
 	db := x.db
 	loadMillion(t, db)
 	plans := plansOf(t, x, 100)
+	portable := differing(plansOf(t, x.portable(t), 100))
 	var listed []string
-	for _, each := range plans {
+	for _, each := range slices.Concat(plans, portable) {
 		listed = append(listed, each.name)
 	}
 	unlisted := slices.DeleteFunc(sqltest.Statements(t, "..", "../base"), func(name string) bool {
@@ -270,7 +295,7 @@ func TestPostgresPlans(t *testing.T) {
 	})
 	require.Empty(t, unlisted, "statements without a plan in this test")
 
-	use := func(t *testing.T, mode string, analyzed bool) {
+	use := func(t *testing.T, x explainer, plans []planned, mode string, analyzed bool) {
 		for _, each := range plans {
 			t.Run(each.name, func(t *testing.T) {
 				explained := x.explain(t, mode, each.statement, each.args...)
@@ -295,13 +320,15 @@ func TestPostgresPlans(t *testing.T) {
 	}
 	modes := []string{"force_custom_plan", "force_generic_plan"}
 	for _, mode := range modes {
-		t.Run("without statistics by "+mode, func(t *testing.T) { use(t, mode, false) })
+		t.Run("without statistics by "+mode, func(t *testing.T) { use(t, x, plans, mode, false) })
+		t.Run("portable, without statistics by "+mode, func(t *testing.T) { use(t, x.portable(t), portable, mode, false) })
 	}
 	for _, table := range growing {
 		require.NoError(t, db.Exec(`ANALYZE inbox_`+table).Error)
 	}
 	for _, mode := range modes {
-		t.Run("by "+mode, func(t *testing.T) { use(t, mode, true) })
+		t.Run("by "+mode, func(t *testing.T) { use(t, x, plans, mode, true) })
+		t.Run("portable, by "+mode, func(t *testing.T) { use(t, x.portable(t), portable, mode, true) })
 	}
 }
 

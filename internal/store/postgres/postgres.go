@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"strings"
+	"sync/atomic"
 
 	"github.com/google/uuid"
 	"go.uber.org/zap"
@@ -26,6 +27,8 @@ type Store struct {
 	// origin identifies the sender of this store's notifications, so that its own Listener ignores them.
 	origin string
 	large  int // size of contents, in bytes, from which on an accept calls pgx directly
+	// profile is nil until the server was asked what it is, see choose.
+	profile *atomic.Pointer[profile]
 }
 
 // New returns a store for the tables of naming in db.
@@ -34,8 +37,12 @@ func New(db *gorm.DB, naming models.Naming, options store.Options) (*Store, erro
 	if err != nil {
 		return nil, err
 	}
-	p := &Store{Queries: operators.New(tables, operatorsForm), large: largeContents, origin: uuid.NewString()}
+	p := &Store{Queries: operators.New(tables, operatorsForm), large: largeContents, origin: uuid.NewString(),
+		profile: new(atomic.Pointer[profile])}
 	p.Common = base.NewCommon(tables, p, statements(), operatorsForm.Form)
+	if p.SetWords(profile{}.words()...); options.Portable {
+		p.become(forced)
+	}
 	return p, nil
 }
 
@@ -73,6 +80,9 @@ WHERE c.oid IN (to_regclass('{messages}'), to_regclass('{statuses}'), to_regclas
 	to_regclass('{audit}'), to_regclass('{meta}'))`
 
 func (p *Store) KeepSchema(ctx context.Context, pool gorm.ConnPool) error {
+	if err := p.choose(ctx, pool); err != nil {
+		return err
+	}
 	return p.Database.KeepSchema(ctx, pool, schemasSQL)
 }
 
@@ -98,6 +108,11 @@ const defaultIsolationSQL = `
 SELECT current_user, current_database(), setting, source FROM pg_settings WHERE name = 'default_transaction_isolation'`
 
 func (p *Store) CheckIsolation(ctx context.Context, handlers sql.IsolationLevel) ([]store.Warning, error) {
+	if p.isPortable() {
+		if err := p.checkEngine(ctx); err != nil {
+			return nil, err
+		}
+	}
 	found, err := settings[string](ctx, p, defaultIsolationSQL)
 	if err != nil || len(found) == 0 || found[0].value == "read committed" {
 		return nil, base.Doing("read the default isolation", err)
@@ -137,8 +152,15 @@ SELECT current_user, current_database(), setting::float8, source FROM pg_setting
 WHERE name = 'jit_above_cost' AND current_setting('jit')::boolean
 	AND CASE WHEN setting::float8 >= 0 AND setting::float8 < 100000 THEN pg_jit_available() ELSE false END`
 
-// CheckSettings warns if the server compiles statements that cost less than by default. Ours never cost more than that.
+// CheckSettings chooses the profile. On PostgreSQL it warns if the server compiles statements that cost less than by
+// default. Ours never cost more than that.
 func (p *Store) CheckSettings(ctx context.Context, _ bool) ([]store.Warning, error) {
+	if err := p.chooseAtStart(ctx); err != nil {
+		return nil, base.Doing("ask the server what it is", err)
+	}
+	if p.isPortable() {
+		return []store.Warning{p.profile.Load().notice()}, nil
+	}
 	found, err := settings[float64](ctx, p, earlyJITSQL)
 	if err != nil || len(found) == 0 {
 		return nil, base.Doing("read the settings of jit", err)

@@ -17,7 +17,7 @@ SELECT s.id, version, completed_at IS NOT NULL, is_poisoned, processing_started_
 FROM ` + statesOfSQL
 
 // lockStateSQL uses handler_statuses_pkey. One lock confirms all that was read before it. A weaker one could be shared:
-// see claimsSharedSQL.
+// see claimsLock.
 const lockStateSQL = `SELECT 1 FROM ` + statesOfSQL + ` LIMIT 1 FOR NO KEY UPDATE OF s SKIP LOCKED`
 
 const statesOfSQL = `unnest((SELECT $1::bigint[]), (SELECT $2::text[])) AS k(number, handler_key)

@@ -31,22 +31,18 @@ ON CONFLICT (id) DO UPDATE SET host = EXCLUDED.host, pid = EXCLUDED.pid, handler
 
 	stopWorkerSQL = `UPDATE {workers} SET stopped_at = clock_timestamp() WHERE id = $1::text::uuid AND stopped_at IS NULL`
 
-	// workersSQL has as its last column whether EvictHolders can see and end the sessions of the worker's role. It can
-	// if our role is a member of that role, or was granted both predefined roles. Only superusers can end the sessions
-	// of superusers.
+	// workersSQL has as its last column whether EvictHolders can see and end the sessions of the worker's role.
 	workersSQL = `
 SELECT id, host, pid, handler_keys, health, database_role, started_at, (extract(epoch FROM clock_timestamp() - heartbeat_at) * 1000000)::bigint,
 	stopped_at IS NOT NULL, COALESCE(stopped_at = started_at, false), released_at IS NOT NULL, clock_timestamp(),
-	(COALESCE(pg_has_role(r.oid, 'USAGE'), false) OR pg_has_role('pg_read_all_stats', 'USAGE') AND pg_has_role('pg_signal_backend', 'USAGE'))
-		AND (current_setting('is_superuser') = 'on' OR NOT COALESCE(r.rolsuper, false))
+	{evictable}
 FROM {workers} LEFT JOIN pg_roles r ON r.rolname = database_role ORDER BY started_at, id`
 
-	// markReleasedSQL takes the lock that claims share (see claimsSharedSQL) for itself. It cannot get it while a claim
-	// or an accept is open. It does not wait: an accept whose process is gone may stay open for long.
+	// markReleasedSQL takes the lock that claims share (see claimsLock) for itself. It cannot get it while a claim or an
+	// accept is open. It does not wait: an accept whose process is gone may stay open for long.
 	markReleasedSQL = `
 WITH worker AS MATERIALIZED (
-	SELECT id FROM {workers} WHERE id = $1::text::uuid AND released_at IS NULL
-		AND pg_try_advisory_xact_lock(` + claimsLockSQL + `)
+	SELECT id FROM {workers} WHERE id = $1::text::uuid AND released_at IS NULL {release lock}
 ), marked AS (
 	UPDATE {workers} w SET released_at = clock_timestamp() FROM worker WHERE w.id = worker.id RETURNING w.id
 )
@@ -56,7 +52,7 @@ SELECT EXISTS (SELECT FROM marked) OR NOT EXISTS (SELECT FROM {workers} WHERE id
 DELETE FROM {workers} WHERE id = ANY ($1::text[]::uuid[]) AND (stopped_at IS NOT NULL OR released_at IS NOT NULL)`
 )
 
-// claimsSharedSQL is true for a worker's row unless the worker is just being marked as released. It takes a lock until
+// claimsLock finds a worker's row unless the worker is just being marked as released. It takes a lock until
 // the transaction ends. Without it this could happen:
 //
 //  1. A claim reads that its worker lives.
@@ -69,7 +65,20 @@ DELETE FROM {workers} WHERE id = ANY ($1::text[]::uuid[]) AND (stopped_at IS NOT
 // the row itself would be shared, too, and PostgreSQL gives each set of transactions that share a row's lock a new
 // number, a multixact. A worker that accepts 3,000 messages a second would use up these numbers in 38 hours, and force
 // a vacuum of the whole database, the application's tables included.
-const claimsSharedSQL = `pg_try_advisory_xact_lock_shared(` + claimsLockSQL + `)`
+//
+// Engines without such locks and without multixacts share the row's lock: the portable profile takes that. It is the
+// weakest one, which heartbeats do not wait for.
+const (
+	claimsLock          = `AND pg_try_advisory_xact_lock_shared(` + claimsLockSQL + `)`
+	claimsLockPortable  = `FOR KEY SHARE SKIP LOCKED`
+	releaseLock         = `AND pg_try_advisory_xact_lock(` + claimsLockSQL + `)`
+	releaseLockPortable = `FOR UPDATE SKIP LOCKED`
+)
+
+// evictable is true if our role is a member of the worker's role r, or was granted both predefined roles. Only
+// superusers can end the sessions of superusers. Where no session is ended, no role is barred from that.
+const evictable = `(COALESCE(pg_has_role(r.oid, 'USAGE'), false) OR pg_has_role('pg_read_all_stats', 'USAGE') AND pg_has_role('pg_signal_backend', 'USAGE'))
+		AND (current_setting('is_superuser') = 'on' OR NOT COALESCE(r.rolsuper, false))`
 
 // claimsLockSQL names the advisory lock of a worker.
 const claimsLockSQL = `hashtextextended(id::text, 0)`
@@ -95,6 +104,9 @@ func (p *Store) StopWorker(ctx context.Context, workerID string, _ time.Time) er
 }
 
 func (p *Store) Workers(ctx context.Context, _ time.Time) ([]store.WorkerState, error) {
+	if err := p.choose(ctx, p.Pool(ctx)); err != nil {
+		return nil, base.Doing("list workers", err)
+	}
 	workers, err := store.Query(ctx, p.Pool(ctx), p.Text(workersSQL), func(rows *sql.Rows, w *store.WorkerState) error {
 		var keys string
 		var silent int64
@@ -131,6 +143,9 @@ SELECT count(*) FILTER (WHERE CASE WHEN (pg_has_role(usesysid, 'USAGE') OR pg_ha
 ) holders`
 
 func (p *Store) EvictHolders(ctx context.Context, refs []store.Ref, workerIDs []string) (int, error) {
+	if p.isPortable() {
+		return p.Common.EvictHolders(ctx, refs, workerIDs)
+	}
 	numbers, keys := make([]int64, len(refs)), make([]string, len(refs))
 	for i, ref := range refs {
 		numbers[i], keys[i] = ref.MessageNumber, ref.HandlerKey

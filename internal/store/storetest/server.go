@@ -34,8 +34,8 @@ type Event struct {
 	Sets string
 }
 
-// postgres implements Server.
-type postgres struct{}
+// postgres implements Server. With the portable profile claims share the worker's row, and EvictHolders finds nothing.
+type postgres struct{ portable bool }
 
 func onPostgres(*gorm.DB) Server { return postgres{} }
 
@@ -75,18 +75,22 @@ func (postgres) Lock(tx *gorm.DB, table, where string) error {
 	return tx.Exec(`SELECT 1 FROM ` + table + ` WHERE ` + where + ` FOR UPDATE`).Error
 }
 
-func (postgres) LockWorker(tx *gorm.DB, workerID string, shared bool) error {
-	lock := `pg_advisory_xact_lock`
-	if shared {
-		lock = `pg_advisory_xact_lock_shared`
+func (p postgres) LockWorker(tx *gorm.DB, workerID string, shared bool) error {
+	switch {
+	case p.portable && shared:
+		return tx.Exec(`SELECT 1 FROM inbox_workers WHERE id = ?::uuid FOR KEY SHARE`, workerID).Error
+	case p.portable:
+		return tx.Exec(`SELECT 1 FROM inbox_workers WHERE id = ?::uuid FOR UPDATE`, workerID).Error
+	case shared:
+		return tx.Exec(`SELECT pg_advisory_xact_lock_shared(hashtextextended(?, 0))`, workerID).Error
 	}
-	return tx.Exec(`SELECT `+lock+`(hashtextextended(?, 0))`, workerID).Error
+	return tx.Exec(`SELECT pg_advisory_xact_lock(hashtextextended(?, 0))`, workerID).Error
 }
 
 // Survive never detects deadlocks on this side.
 func (postgres) Survive(tx *gorm.DB) error { return tx.Exec(`SET LOCAL deadlock_timeout = '1h'`).Error }
 
-func (postgres) Evicts() bool { return true }
+func (p postgres) Evicts() bool { return !p.portable }
 
 func (postgres) Terminate(db, tx *gorm.DB) error {
 	var pid int

@@ -47,6 +47,11 @@ func RunOn(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store), server
 	})
 }
 
+// RunPortable is Run for a store on PostgreSQL with the portable profile.
+func RunPortable(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store)) {
+	RunOn(t, open, func(*gorm.DB) Server { return postgres{portable: true} })
+}
+
 // RunStatements runs every statement. It leaves out what depends on the database alone: races,
 // sizes and the model. It is for a second way to use a database with which Run has run everything.
 func RunStatements(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store)) {
@@ -162,6 +167,9 @@ func (s *suite) isPostgres() bool {
 	_, is := s.server.(postgres)
 	return is && s.isServer()
 }
+
+// seesLocks reports whether the store reads in rows by whom they are or were locked.
+func (s *suite) seesLocks() bool { return s.isPostgres() && s.server.Evicts() }
 
 // accept accepts at noon.
 func (s *suite) accept(messages ...store.NewMessage) []store.Accepted {
@@ -475,18 +483,29 @@ func (s *suite) poolOf(db *gorm.DB) gorm.ConnPool {
 // clock bounds. Otherwise they are a test's.
 func (s *suite) byTheMachinesClock() {
 	s.Helper()
-	var err error
-	s.store, err = stores.New(s.db, models.Naming{}, store.Options{})
-	require.NoError(s, err)
+	own, _ := s.server.(postgres)
+	s.store = opened(s, s.db, store.Options{Portable: own.portable})
 }
 
 // Migrated creates the tables and a store on a fresh database.
 func Migrated(t testing.TB, db *gorm.DB) (*gorm.DB, store.Store) {
 	t.Helper()
 	require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, "test"))
-	opened, err := stores.New(db, models.Naming{}, store.Options{TestClock: true})
+	return db, opened(t, db, store.Options{TestClock: true})
+}
+
+// MigratedPortable is Migrated with the portable profile. The store is on a pool of its own.
+func MigratedPortable(t testing.TB, db, own *gorm.DB) (*gorm.DB, store.Store) {
+	t.Helper()
+	require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, "test"))
+	return db, opened(t, own, store.Options{TestClock: true, Portable: true})
+}
+
+func opened(t testing.TB, db *gorm.DB, options store.Options) store.Store {
+	t.Helper()
+	st, err := stores.New(db, models.Naming{}, options)
 	require.NoError(t, err)
-	return db, opened
+	return st
 }
 
 var sizeTests = []test{

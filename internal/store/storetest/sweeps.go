@@ -88,8 +88,8 @@ var sweepTests = []test{
 		s.settledOnceUnlocked(theirs)
 	}},
 	{"a dead worker's transaction is ended in the middle of a statement", func(s *suite) {
-		if !s.isPostgres() {
-			s.Log("what is sent of a statement is PostgreSQL's protocol")
+		if !s.seesLocks() {
+			s.Log("what is sent of a statement is PostgreSQL's protocol, and the native profile finds who has sent it")
 			return
 		}
 		dead := s.worker("mail")
