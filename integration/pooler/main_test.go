@@ -20,10 +20,16 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 func pooled(t *testing.T, connections int, further map[string]string) (direct, through string) {
 	t.Helper()
 	direct = testenv.PostgresDSN(t)
+	return direct, poolerOf(t, direct, connections, further)
+}
+
+// poolerOf starts a pooler in front of a server, and returns the DSN through it.
+func poolerOf(t *testing.T, server string, connections int, further map[string]string) (through string) {
+	t.Helper()
 	settings := map[string]string{"default_pool_size": strconv.Itoa(connections)}
 	maps.Copy(settings, further)
-	pooler, err := servers.StartPgBouncer(servers.PgBouncerOptions{Server: direct, Settings: settings})
+	pooler, err := servers.StartPgBouncer(servers.PgBouncerOptions{Server: server, Settings: settings})
 	testenv.LeaveOutIf(t, err)
 	t.Cleanup(func() { require.NoError(t, pooler.Close()) })
-	return direct, pooler.DSN()
+	return pooler.DSN()
 }

@@ -39,7 +39,8 @@ func TestErrorClasses(t *testing.T) {
 		{&net.OpError{Op: "dial", Err: errors.New("connection refused")}, true, false, false},
 		{errors.New("failed to deallocate: conn closed"), true, false, false},
 		{state("08006"), true, false, false},
-		{state("08P01"), false, false, false}, // protocol violation
+		{state("08P01"), false, false, false},                                   // protocol violation
+		{&pgconn.PgError{Severity: "FATAL", Code: "08P01"}, true, false, false}, // PgBouncer's for all that ends a connection
 		{state("40001"), true, false, false},
 		{state("40P01"), true, false, false},
 		{state("53300"), true, false, false},

@@ -3,6 +3,8 @@ package pgdialect
 import (
 	"errors"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"github.com/gorm-inbox/inbox/internal/dialect"
 )
 
@@ -41,6 +43,11 @@ func classify(err error) (dialect.Class, bool) {
 	state := SQLState(err)
 	if state == "" {
 		return 0, false
+	}
+	// PgBouncer has one SQLSTATE for all that ends a connection, such as that the server has gone. A statement that
+	// violates the protocol again and again loses its connection each time, and is charged for that.
+	if ended, ok := errors.AsType[*pgconn.PgError](err); ok && state == "08P01" && ended.Severity == "FATAL" {
+		return lost, true
 	}
 	for n := len(state); ; n-- {
 		if class, known := classes[state[:n]]; known {
