@@ -156,6 +156,9 @@ func run(ctx context.Context, o options) (r record, err error) {
 	var loading, reporting sync.WaitGroup
 	loading.Go(func() { l.run(load) })
 	reporting.Go(func() { w.reportProgress(report) })
+	keep, endKeep := context.WithCancel(context.Background())
+	defer endKeep()
+	reporting.Go(func() { w.keepPooler(keep) })
 	tracks := w.tracks(fleet, l, o.harms)
 	matrix := newMatrix(tracks)
 	matrix.disturb(timed, schedule, o.seed, tracks) // returns after all servers are up again
@@ -164,9 +167,10 @@ func run(ctx context.Context, o options) (r record, err error) {
 	loading.Wait()
 	w.logf("the disturbances are over, waiting for what is left")
 	unsettled := w.settle(l)
-	endReport()
-	reporting.Wait()
 	stopped := fleet.stop()
+	endReport()
+	endKeep()
+	reporting.Wait()
 	r = record{Date: today(), Command: command(), Database: o.product.title, Seed: o.seed, Minutes: disturbed.Minutes(),
 		Rate: o.rate, Workers: o.workers, Harms: matrix.tallies(), LeftOut: w.leftOut}
 	if r.Versions, err = w.versions(); err != nil {

@@ -211,6 +211,8 @@ func (w *world) killPooler(lasts time.Duration) outcome {
 		w.logf("PgBouncer: %v", err)
 		return outcome{}
 	}
+	w.pooling.Lock()
+	defer w.pooling.Unlock()
 	lost := false
 	done := w.outage("PgBouncer", "killed", lasts, func() error {
 		err := w.pooler.Kill()
@@ -219,6 +221,17 @@ func (w *world) killPooler(lasts time.Duration) outcome {
 	}, w.pooler.Start)
 	_ = client.Close(ctx) // it has lost its connection
 	return outcome{done, w.resumed(lost, effectAfter)}
+}
+
+// keepPooler starts PgBouncer again whenever it has ended by itself, like an operating system does, until ctx ends.
+func (w *world) keepPooler(ctx context.Context) {
+	for w.pooler != nil && pause(ctx, time.Second) {
+		w.pooling.Lock()
+		if w.pooler.PID() == 0 {
+			w.logf("PgBouncer has crashed; started again: %v", w.pooler.Start())
+		}
+		w.pooling.Unlock()
+	}
 }
 
 // fillDisk leaves the server without free space on its file system.

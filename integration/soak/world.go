@@ -27,6 +27,7 @@ type world struct {
 	database route              // the workers' route to the server
 	judging  *workload.Cable    // the judge's route
 	pooler   *servers.PgBouncer // nil if there is none
+	pooling  sync.Mutex         // held while the pooler is to be down, or is started
 	disk     *disk              // of the server's data; nil if there is none
 	cluster  *servers.Cluster
 	proxies  []*kafkaproxy.Proxy // clients' routes to the brokers

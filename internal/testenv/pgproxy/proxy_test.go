@@ -225,7 +225,7 @@ func TestCutClosesEveryConnection(t *testing.T) {
 	require.NoError(t, conn.PingContext(t.Context()))
 	require.Equal(t, 1, r.proxy.Cut())
 	require.Error(t, conn.PingContext(t.Context()))
-	require.NoError(t, conn.Close())
+	require.ErrorIs(t, conn.Close(), sql.ErrConnDone)
 	require.NoError(t, r.note(t.Context()), "on a new connection")
 	require.Equal(t, 1, r.notes())
 }
