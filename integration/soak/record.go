@@ -113,7 +113,7 @@ const (
 
 // publish writes the history and its page.
 func publish(h history) error {
-	content, err := json.MarshalIndent(h, "", "\t")
+	content, err := json.Marshal(h)
 	if err != nil {
 		return fmt.Errorf("write the ledger: %w", err)
 	}
