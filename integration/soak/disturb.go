@@ -29,7 +29,7 @@ func (w *world) tracks(f *fleet, l *load, only *regexp.Regexp) []track {
 	tracks := []track{
 		{name: "kills", pause: 5 * time.Second, cells: []cell{{"worker_killed", f.killOne, 0}}},
 		{name: "workers", pause: 6 * time.Second, cells: []cell{
-			{"worker_frozen", f.freezeOne, frozen}, {"worker_terminated", f.terminateOne, 0},
+			{"worker_frozen", f.freezeOne, frozen + 3*time.Second}, {"worker_terminated", f.terminateOne, 0},
 			{"rolling_upgrade", f.upgrade, 0}, {"clock_jumped", f.jumpOne, 0}, {"cleaner_clock_jumped", f.jumpCleaner, 0},
 			{"handler_paused", w.pauseHandler(l), 4 * time.Second}, {"poisoned_retried", w.retryPoisoned(l), 0},
 			{"replicas_down", func(lasts time.Duration) outcome { return f.killAll(lasts, l) }, replicasDown},
