@@ -49,7 +49,7 @@ test-more: ## outages and crashes under load, the browser, the release, other co
 LONGEST := processor internal/store/postgres kafka mysql
 
 # What test-more runs, and a plain `make test` does not.
-MORE := integration/(connections|dashboard|endtoend)|examples/(minimal|once|payments|quickstart|shards|shop|transfers)|tools/release
+MORE := integration/(connections|dashboard|endtoend|soak)|examples/(minimal|once|payments|quickstart|shards|shop|transfers)|tools/release
 MORE_ALONE := integration/(maketest|mutants)
 ifeq ($(PACKAGES),./...)
 CHOSEN = for p in $(LONGEST); do if [ -d $$p ]; then echo ./$$p; fi; done; go list ./... | grep -vE '/($(MORE)|$(MORE_ALONE))$$'
@@ -98,8 +98,16 @@ vitess: $(BIN)/testreport ## the MySQL store on an unsharded Vitess 24 and a fai
 		go test -json -race -p 1 -timeout 60m $(TEST_FLAGS) -run '/^Vitess$$' ./mysql || ended=1; exit $$ended; } | $(BIN)/testreport
 
 .PHONY: soak
-soak: ## MINUTES=5 SEED=n DATABASE=mariadb: load, crashes and outages, then the ledger
+soak: ## MINUTES=5 SEED=n DATABASE=mariadb: load, crashes and outages, then a check of the ledger
 	go run -C integration ./soak -minutes $(MINUTES) -seed $(SEED) -database $(DATABASE)
+
+.PHONY: ledger
+ledger: ## MINUTES=60 SEED=n DATABASE=mariadb NEW=1: the same, and docs/ledger.md written with the run, or anew
+	go run -C integration ./soak -minutes $(MINUTES) -seed $(SEED) -database $(DATABASE) -rate 60 -workers 3 -page $(if $(NEW),-new)
+
+.PHONY: ledger-controls
+ledger-controls: ## which defects a short soak finds, written to docs/ledger.md
+	go run -C integration ./mutants -soak -json | go run -C integration ./soak -controls
 
 .PHONY: simulate
 simulate: ## MINUTES=60 SEED=n: processes, faults and operators from seeds, in virtual time

@@ -85,6 +85,33 @@ func TestWrongClockDoesNotDelayRecoveryOfAKilledWorker(t *testing.T) {
 	}
 }
 
+// TestClockThatIsSetWhileItsWorkerRunsChangesNothing proves contract 3.5: a worker reports that its clock is wrong,
+// goes on, and is not declared dead.
+func TestClockThatIsSetWhileItsWorkerRunsChangesNothing(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	producer := r.newInbox(r.settings.DSN)
+	jumps, right := r.worker(unhurried), r.worker(unhurried)
+	for _, to := range []struct {
+		ahead time.Duration
+		line  string
+	}{{time.Hour, "clock is not the database's"}, {0, "clock agrees"}, {-time.Hour, "clock is not the database's"}} {
+		logged := func() int {
+			n, err := jumps.Logged(to.line)
+			require.NoError(t, err)
+			return n
+		}
+		before := logged()
+		require.NoError(t, jumps.SetClock(to.ahead))
+		r.accept(producer, r.jobs(30, mixed)...)
+		r.await("the worker reports what its clock shows", func() bool { return logged() > before })
+	}
+	r.awaitSettled()
+	require.Zero(t, r.verdict().Reruns, "nothing runs twice")
+	require.Zero(t, r.number(`SELECT count(*) FROM inbox_workers WHERE released_at IS NOT NULL`), "none is declared dead")
+	require.True(t, jumps.Running() && right.Running())
+}
+
 // TestWrongClocksDoNotShiftRetries proves contract 3.5: a worker writes and judges
 // due times by the database's clock.
 func TestWrongClocksDoNotShiftRetries(t *testing.T) {

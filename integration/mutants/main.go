@@ -5,6 +5,7 @@
 //	go run ./mutants -run lane  those whose name matches
 //	go run ./mutants -part 2/6  every sixth, from the second
 //	go run ./mutants -simulate  with the simulation instead of the named tests
+//	go run ./mutants -soak      some of them, with a short soak instead of the named tests
 //
 // Run it in a directory of the git repository. A failure is a defect that no test notices, one that
 // does not apply or compile, or a test that fails without any defect. The exit status is then 1. An
@@ -40,6 +41,7 @@ func main() {
 	jobs := flag.Int("jobs", 1, "how many `n` to check at once; each has its own copy of the tree")
 	events := flag.Bool("json", false, "print events as go test -json does")
 	simulate := flag.Bool("simulate", false, "look with a minute of the simulation's seeds")
+	soak := flag.Bool("soak", false, "look with a short soak, and print what its judge said")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	ok, err := false, error(nil)
@@ -47,6 +49,9 @@ func main() {
 	all := mutants
 	if *simulate {
 		all = simulated(slices.Concat(mutants, simulationMutants))
+	}
+	if *soak {
+		all = soaked(mutants)
 	}
 	if selected, err = partOf(all, *part); err == nil {
 		ok, err = runAll(ctx, &report{out: os.Stdout, json: *events}, ".", *pattern, max(*jobs, 1), selected)
@@ -98,11 +103,11 @@ func work(ctx context.Context, directory string, queue <-chan mutant, report *re
 	baselines := map[string]baseline{} // of each test command, run once
 	for m := range queue {
 		start := time.Now()
-		verdict := tree.check(ctx, m, baselines)
+		said, verdict := tree.check(ctx, m, baselines)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		report.note(m, verdict, time.Since(start))
+		report.note(m, said, verdict, time.Since(start))
 	}
 	return nil
 }
@@ -115,7 +120,8 @@ type report struct {
 	passed, failed, leftOut int
 }
 
-func (r *report) note(m mutant, verdict error, took time.Duration) {
+// note prints what became of a mutant, and what the soak's judge said about it, if that was asked.
+func (r *report) note(m mutant, said string, verdict error, took time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	action, word, count := "pass", "caught   ", &r.passed
@@ -126,7 +132,7 @@ func (r *report) note(m mutant, verdict error, took time.Duration) {
 		action, word, count = "fail", "FAILED   ", &r.failed
 	}
 	*count++
-	detail := ""
+	detail := said
 	if verdict != nil {
 		detail = verdict.Error() + "\n"
 	}
@@ -190,6 +196,36 @@ func simulated(all []mutant) []mutant {
 	for i := range all {
 		all[i].Test = test{Module: "integration", Package: "./simulation", Run: "^TestSeeds$",
 			Env: []string{"MINUTES=1", "SEED=", "KEEP=", "SHRINK=no", "GOMAXPROCS=1"}, Timeout: 3 * time.Minute}
+	}
+	return all
+}
+
+// soakFinds are the mutants that a short soak looks for: they lose, double or reorder messages, leave some open, or
+// move offsets ahead of acceptance.
+var soakFinds = []string{
+	"a failed accept is passed over",
+	"offsets are committed before their records are accepted",
+	"a bad record is not kept",
+	"an offset of a deleted log counts for the new one",
+	"a plain status is completed before its handler has run",
+	"a commit of unknown outcome has succeeded",
+	"postgres: cleanup deletes what has not completed",
+	"the claims of dead workers are not released",
+	"legacy keys are ignored",
+	"a transactional status is completed outside its transaction",
+	"a member's failure is not undone",
+	"postgres: lanes: any row of a lane may be claimed",
+	"a lane is not advanced when its first row has ended",
+	"postgres: a run begins although a row before its head is open",
+}
+
+// soaked returns the mutants of soakFinds, with a minute of the soak as their test.
+func soaked(all []mutant) []mutant {
+	all = slices.DeleteFunc(slices.Clone(all), func(m mutant) bool { return !slices.Contains(soakFinds, m.Name) })
+	for i := range all {
+		all[i].Test = test{Module: "integration", Package: "./soak", Run: "^TestShortSoakBreaksNoPromise$",
+			Env: []string{"MINUTES=1", "SEED=1", "HARMS=worker_killed|worker_frozen|rolling_upgrade|database_killed|" +
+				"commit_answers_lost|connections_cut|broker_killed|topic_recreated"}, Timeout: 8 * time.Minute}
 	}
 	return all
 }

@@ -45,6 +45,12 @@ func TestLeftOut(t *testing.T) { t.Skip("LEFT OUT: Redis (no redis-server)") }
 
 func TestSkipped(t *testing.T) { t.Skip("not today") }
 
+func TestSoak(t *testing.T) {
+	if Sum(1, 2) != 3 {
+		t.Fatal("BROKEN: missing 3, doubled 1")
+	}
+}
+
 func TestHalfLeftOut(t *testing.T) {
 	TestSum(t)
 	t.Run("with Redis", TestLeftOut)
@@ -129,6 +135,30 @@ func TestMutantNeedingAMissingServerIsSkipped(t *testing.T) {
 	}
 	require.Equal(t, 2, strings.Count(said.String(), `"Action":"skip"`), said.String())
 	require.Contains(t, said.String(), `"Output":"LEFT OUT: Redis (no redis-server)\n"`)
+}
+
+func TestReportSaysWhatTheSoakHasFound(t *testing.T) {
+	soaked := mutant{Name: "loses", Why: "w", Package: ".", In: "Sum", Old: "a + b", New: "a - b",
+		Test: test{Package: ".", Run: "^TestSoak$"}}
+	repository := sampleRepository(t)
+	var said strings.Builder
+	ok, err := runAll(t.Context(), &report{out: &said}, repository, "", 1, []mutant{soaked})
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.Regexp(t, `(?m)^caught    loses \(.*\): missing 3, doubled 1$`, said.String())
+
+	said.Reset()
+	_, err = runAll(t.Context(), &report{out: &said, json: true}, repository, "", 1, []mutant{soaked})
+	require.NoError(t, err)
+	require.Contains(t, said.String(), `"Output":"missing 3, doubled 1"`)
+}
+
+func TestSoakLooksForKnownMutants(t *testing.T) {
+	require.Len(t, soaked(mutants), len(soakFinds))
+	for _, m := range soaked(mutants) {
+		require.Contains(t, m.Test.Run, "TestShortSoak")
+		require.NoError(t, m.Test.declared(filepath.Join("..", "..")))
+	}
 }
 
 func TestEachMutantIsRevertedBeforeTheNext(t *testing.T) {

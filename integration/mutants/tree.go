@@ -78,8 +78,9 @@ func copyFile(from, to string) error {
 func (t *tree) remove() error { return os.RemoveAll(t.path) }
 
 // check returns nil when the mutant's test passes without the defect and fails with it. It returns
-// a leftOut when the test could not run completely because a server is missing.
-func (t *tree) check(ctx context.Context, m mutant, baselines map[string]baseline) error {
+// a leftOut when the test could not run completely because a server is missing. said is what the soak has found, if
+// that was the test.
+func (t *tree) check(ctx context.Context, m mutant, baselines map[string]baseline) (said string, err error) {
 	key := fmt.Sprint(m.Test)
 	whole, known := baselines[key]
 	if !known {
@@ -87,24 +88,30 @@ func (t *tree) check(ctx context.Context, m mutant, baselines map[string]baselin
 		baselines[key] = whole
 	}
 	if whole.err != nil {
-		return whole.err
+		return "", whole.err
 	}
 	path, original, mutated, err := m.apply(t.path)
 	if err != nil {
-		return fmt.Errorf("does not apply: %w", err)
+		return "", fmt.Errorf("does not apply: %w", err)
 	}
 	if err := os.WriteFile(path, mutated, 0o644); err != nil {
-		return err
+		return "", err
 	}
 	output, failed := t.goTest(ctx, m.Test, whole.patience(m.Test))
 	if err := os.WriteFile(path, original, 0o644); err != nil {
-		return err
+		return "", err
 	}
 	if failed == nil && whole.leftOut != nil {
-		return whole.leftOut
+		return "", whole.leftOut
 	}
-	return judge(output, failed)
+	if line := soakLine.FindStringSubmatch(output); line != nil {
+		said = line[1]
+	}
+	return said, judge(output, failed)
 }
+
+// soakLine matches what the soak's judge has found.
+var soakLine = regexp.MustCompile(`BROKEN: (.+)`)
 
 // baseline is the result of a test without any defect.
 type baseline struct {

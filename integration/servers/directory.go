@@ -26,10 +26,11 @@ type directory struct {
 	lock *os.File
 }
 
-// newDirectory creates an empty directory that belongs to the account.
-func newDirectory(server string, account *syscall.Credential) (*directory, error) {
+// newDirectory creates an empty directory that belongs to the account. An empty parent is the system's for temporary
+// files.
+func newDirectory(parent, server string, account *syscall.Credential) (*directory, error) {
 	removeAbandoned(os.TempDir())
-	path, err := os.MkdirTemp("", directoryPrefix+server+"-")
+	path, err := os.MkdirTemp(parent, directoryPrefix+server+"-")
 	if err != nil {
 		return nil, err
 	}

@@ -124,7 +124,7 @@ func (c *Patroni) etcdURL() string { return "http://" + address(c.etcd.port) }
 
 // prepare starts what a member needs before its Patroni.
 func (c *Patroni) prepare(m *PatroniMember, programs patroniPrograms) (err error) {
-	if m.postgres, err = newPostgres(programs.postgres, nil); err != nil {
+	if m.postgres, err = newPostgres(programs.postgres, "", nil); err != nil {
 		return err
 	}
 	if m.gateway, err = newServer("etcd-gateway", nil); err != nil {

@@ -19,6 +19,9 @@ type PostgresOptions struct {
 	// synchronous_commit on, max_connections 300. Don't set listen_addresses, port or
 	// unix_socket_directories.
 	Settings map[string]string
+	// Directory is where the server makes the directory of its data. Empty means that of temporary files. The account
+	// "postgres" must be able to write there. Standbys are made in the same place.
+	Directory string
 }
 
 // Postgres is a PostgreSQL server with a cluster of its own. After Kill, the next Start recovers
@@ -27,6 +30,7 @@ type Postgres struct {
 	*server
 	binaries string // the directory of initdb and postgres
 	settings map[string]string
+	parent   string // of its directory
 }
 
 // StartPostgres makes a new cluster and waits until it answers. It takes the programs from the
@@ -44,7 +48,7 @@ func StartPostgres(options PostgresOptions) (*Postgres, error) {
 }
 
 func startPostgresOf(binaries string, options PostgresOptions) (*Postgres, error) {
-	p, err := newPostgres(binaries, map[string]string{
+	p, err := newPostgres(binaries, options.Directory, map[string]string{
 		"fsync": "on", "synchronous_commit": "on", "max_connections": "300",
 	})
 	if err != nil {
@@ -63,16 +67,16 @@ func startPostgresOf(binaries string, options PostgresOptions) (*Postgres, error
 }
 
 // newPostgres returns a server without data that does not run.
-func newPostgres(binaries string, settings map[string]string) (*Postgres, error) {
+func newPostgres(binaries, parent string, settings map[string]string) (*Postgres, error) {
 	account, err := unprivileged()
 	if err != nil {
 		return nil, fmt.Errorf("PostgreSQL: %w", err)
 	}
-	server, err := newServer("PostgreSQL", account)
+	server, err := newServerIn(parent, "PostgreSQL", account)
 	if err != nil {
 		return nil, err
 	}
-	p := &Postgres{server: server, binaries: binaries, settings: settings}
+	p := &Postgres{server: server, binaries: binaries, settings: settings, parent: parent}
 	p.command, p.ready = p.postgres, func(ctx context.Context) error { return PingPostgres(ctx, p.DSN()) }
 	p.quit = syscall.SIGINT // closes sessions, where SIGTERM would wait for them
 	return p, nil
@@ -126,7 +130,7 @@ func runStatements(ctx context.Context, dsn string, statements ...string) (err e
 // at each commit. Once StartStandby returns, no commit is answered before the standby has it.
 // Connections to p are lost. Freeze the standby to make it unresponsive. Close it like p.
 func (p *Postgres) StartStandby() (*Postgres, error) {
-	standby, err := newPostgres(p.binaries, maps.Clone(p.settings))
+	standby, err := newPostgres(p.binaries, p.parent, maps.Clone(p.settings))
 	if err != nil {
 		return nil, err
 	}

@@ -59,11 +59,16 @@ type server struct {
 }
 
 func newServer(name string, account *syscall.Credential) (*server, error) {
+	return newServerIn("", name, account)
+}
+
+// newServerIn returns a server whose directory is made in another one.
+func newServerIn(parent, name string, account *syscall.Credential) (*server, error) {
 	port, err := freePort()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	directory, err := newDirectory(strings.ToLower(name), account)
+	directory, err := newDirectory(parent, strings.ToLower(name), account)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}

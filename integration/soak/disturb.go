@@ -3,74 +3,112 @@ package main
 import (
 	"context"
 	"fmt"
+	"regexp"
+	"slices"
 	"time"
 
 	"github.com/gorm-inbox/inbox/integration/endtoend/workload"
 )
 
-// server has the operations that a database and a broker share.
-type server interface {
-	Start() error
-	Stop() error
-	Kill() error
-	Freeze() error
-	Thaw() error
-}
+// down is how long a server is away in the schedule.
+const down = 3 * time.Second
 
-// tracks returns all disturbances. Workers, database and brokers are disturbed concurrently. Only
-// one broker is disturbed at a time, because the other has to take over.
-func (w *world) tracks(f *fleet, l *load) []track {
-	const down = 3 * time.Second
+// tracks returns the disturbances whose names match. Workers, database and brokers are disturbed concurrently. Only one
+// broker is disturbed at a time, because the other has to take over. What the machine lacks is left out.
+func (w *world) tracks(f *fleet, l *load, only *regexp.Regexp) []track {
 	frozen := w.settings.SessionTimeout + 2*time.Second // longer than the workers' session
-	kafka := []cell{{"coordinator_moved", w.moveCoordinator, down}, {"kafka_answers_cut", w.cutKafka, 4 * time.Second},
-		{"rebalance_storm", f.storm, 0}}
-	for id := range 2 {
-		broker, name := w.cluster.Broker(id+1), fmt.Sprintf("broker %d", id+1)
-		prefix := fmt.Sprintf("broker_%d_", id+1)
+	kafka := []cell{{"coordinator_moved", w.moveCoordinator, down}, {"broker_answers_cut", w.cutKafka, 4 * time.Second},
+		{"rebalance_storm", f.storm, 0}, {"topic_recreated", w.recreateTopic, 0}}
+	for id := 1; id <= 2; id++ {
+		b := w.cluster.Broker(id)
 		kafka = append(kafka,
-			cell{prefix + "stopped", w.outage(name, "stopped", broker, broker.Stop, broker.Start, w.inSync), down},
-			cell{prefix + "frozen", w.outage(name, "frozen", broker, broker.Freeze, broker.Thaw, w.inSync), frozen},
-			cell{prefix + "killed", w.outage(name, "killed", broker, broker.Kill, broker.Start, w.inSync), down})
+			cell{"broker_stopped", w.brokerOutage(id, "stopped", b.Stop, b.Start), down},
+			cell{"broker_frozen", w.brokerOutage(id, "frozen", b.Freeze, b.Thaw), frozen},
+			cell{"broker_killed", w.brokerOutage(id, "killed", b.Kill, b.Start), down})
 	}
-	db, title, prefix := w.server, w.product.title, w.product.name+"_"
-	return []track{
-		{name: "workers", pause: 8 * time.Second, cells: []cell{
-			{"worker_killed", f.killOne, 0}, {"worker_frozen", f.freezeOne, frozen}, {"worker_terminated", f.terminateOne, 0},
-			{"replicas_down", func(lasts time.Duration) bool { return f.killAll(lasts, l) }, replicasDown},
+	tracks := []track{
+		{name: "kills", pause: 5 * time.Second, cells: []cell{{"worker_killed", f.killOne, 0}}},
+		{name: "workers", pause: 6 * time.Second, cells: []cell{
+			{"worker_frozen", f.freezeOne, frozen + 3*time.Second}, {"worker_terminated", f.terminateOne, 0},
+			{"rolling_upgrade", f.upgrade, 0}, {"clock_jumped", f.jumpOne, 0}, {"cleaner_clock_jumped", f.jumpCleaner, 0},
+			{"handler_paused", w.pauseHandler(l), 4 * time.Second}, {"poisoned_retried", w.retryPoisoned(l), 0},
+			{"replicas_down", func(lasts time.Duration) outcome { return f.killAll(lasts, l) }, replicasDown},
 		}},
-		{name: title, pause: 6 * time.Second, cells: []cell{
-			{prefix + "slow", w.slowDatabase, 8 * time.Second},
-			{prefix + "stopped", w.outage(title, "stopped", db, db.Stop, db.Start, nil), down},
-			{prefix + "frozen", w.outage(title, "frozen", db, db.Freeze, db.Thaw, nil), frozen},
-			{prefix + "killed", w.outage(title, "killed", db, db.Kill, db.Start, nil), down},
-			{prefix + "answers_lost", w.loseAnswers, 4 * time.Second},
-		}},
+		{name: w.product.title, pause: 5 * time.Second, cells: append([]cell{
+			{"database_slow", w.slowDatabase, 8 * time.Second},
+			{"database_stopped", w.databaseOutage("stopped", database.Stop, database.Start), down},
+			{"database_frozen", w.databaseOutage("frozen", database.Freeze, database.Thaw), frozen},
+			{"database_killed", w.databaseOutage("killed", database.Kill, database.Start), down},
+			{"database_answers_lost", w.loseAnswers, 4 * time.Second},
+		}, w.postgresCells()...)},
 		{name: "Kafka", pause: time.Second, cells: kafka},
 	}
+	for i := range tracks {
+		tracks[i].cells = slices.DeleteFunc(tracks[i].cells, func(c cell) bool { return !only.MatchString(c.name) })
+	}
+	return tracks
 }
 
-// outage takes a server down for a time. settled, if not nil, waits until the server has recovered
-// completely.
-func (w *world) outage(
-	name, kind string, s server, begin, end func() error, settled func() bool,
-) func(time.Duration) bool {
-	return func(lasts time.Duration) bool {
-		w.logf("%s %s for %.1fs", name, kind, lasts.Seconds())
-		err := begin()
-		if err != nil {
-			w.logf("%s: %v", name, err)
-		}
-		pause(context.Background(), lasts)
-		for range 3 { // without the server there is nothing to judge
-			again := end()
-			if again == nil {
-				break
-			}
-			w.logf("%s: %v", name, again)
-		}
-		w.logf("%s is back", name)
-		return (settled == nil || settled()) && err == nil
+// outage takes a server down for a time, and reports whether it did.
+func (w *world) outage(name, kind string, lasts time.Duration, begin, end func() error) bool {
+	w.logf("%s %s for %.1fs", name, kind, lasts.Seconds())
+	err := begin()
+	if err != nil {
+		w.logf("%s: %v", name, err)
 	}
+	pause(context.Background(), lasts)
+	for range 3 { // without the server there is nothing to judge
+		again := end()
+		if again == nil {
+			break
+		}
+		w.logf("%s: %v", name, again)
+	}
+	w.logf("%s is back", name)
+	return err == nil
+}
+
+// databaseOutage is felt if a message could not be accepted.
+func (w *world) databaseOutage(kind string, begin, end func(database) error) func(time.Duration) outcome {
+	return func(lasts time.Duration) outcome {
+		began := time.Now()
+		done := w.outage(w.product.title, kind, lasts, func() error { return begin(w.server) },
+			func() error { return end(w.server) })
+		return outcome{done, w.recovered(began, failed)}
+	}
+}
+
+// brokerOutage is felt if the broker has lost all of its partitions to the other one. It ends when the next broker may
+// be taken down.
+func (w *world) brokerOutage(id int, kind string, begin, end func() error) func(time.Duration) outcome {
+	return func(lasts time.Duration) outcome {
+		lost := false
+		done := w.outage(fmt.Sprintf("broker %d", id), kind, lasts, begin, func() error {
+			lost = lost || w.leadsNothing(id)
+			return end()
+		})
+		felt := w.resumed(lost, recordAfter)
+		return outcome{w.inSync() && done, felt}
+	}
+}
+
+// leadsNothing reports whether a broker leads no partition of the topic.
+func (w *world) leadsNothing(id int) bool {
+	for range 3 { // the first request may go to a frozen broker
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		leaders, err := w.cluster.Leaders(ctx, topic)
+		cancel()
+		if err != nil {
+			continue
+		}
+		for _, leader := range leaders {
+			if leader == id {
+				return false
+			}
+		}
+		return true
+	}
+	return false
 }
 
 // inSync waits until the next broker may be taken down.
@@ -84,27 +122,21 @@ func (w *world) inSync() bool {
 	return true
 }
 
-// moveCoordinator stops the broker that coordinates the workers' group.
-func (w *world) moveCoordinator(lasts time.Duration) bool {
+// moveCoordinator stops the broker that coordinates the workers' group. It is felt if the other one takes over.
+func (w *world) moveCoordinator(lasts time.Duration) outcome {
 	before := w.coordinator()
 	if before == 0 {
-		return false
+		return outcome{}
 	}
-	w.logf("the coordinator is broker %d", before)
-	broker := w.cluster.Broker(before)
-	moved := false
-	look := func() error {
-		for range 100 {
-			if moved = w.coordinator() == w.cluster.Other(before); moved {
-				w.logf("the coordinator is broker %d", w.cluster.Other(before))
-				break
-			}
-			pause(context.Background(), 100*time.Millisecond)
-		}
+	broker, moved := w.cluster.Broker(before), false
+	done := w.outage(fmt.Sprintf("broker %d, the coordinator,", before), "stopped", lasts, broker.Stop, func() error {
+		_, moved = w.await("the other broker coordinates", time.Now(), 10*time.Second, func() bool {
+			return w.coordinator() == w.cluster.Other(before)
+		})
 		return broker.Start()
-	}
-	done := w.outage(fmt.Sprintf("broker %d", before), "stopped", broker, broker.Stop, look, w.inSync)(lasts)
-	return done && moved
+	})
+	felt := w.resumed(moved, recordAfter)
+	return outcome{w.inSync() && done, felt}
 }
 
 // coordinator returns the ID of the broker that coordinates the workers' group, or 0 if there is
@@ -122,17 +154,18 @@ func (w *world) coordinator() int {
 // slowness is the delay of each response from a slow database.
 const slowness = 200 * time.Millisecond
 
-func (w *world) slowDatabase(lasts time.Duration) bool {
+func (w *world) slowDatabase(lasts time.Duration) outcome {
 	w.logf("%s answers %s late for %.1fs", w.product.title, slowness, lasts.Seconds())
+	began := time.Now()
 	w.database.Delay(slowness)
 	pause(context.Background(), lasts)
 	w.database.Delay(0)
 	w.logf("%s is as fast as before", w.product.title)
-	return true
+	return outcome{true, w.recovered(began, slowed)}
 }
 
 // loseAnswers cuts connections to the database instead of answering.
-func (w *world) loseAnswers(lasts time.Duration) bool {
+func (w *world) loseAnswers(lasts time.Duration) outcome {
 	w.logf("one in forty answers of %s is lost for %.1fs", w.product.title, lasts.Seconds())
 	before := w.database.AnswersLost()
 	w.database.LoseAnswers(w.seed + 1)
@@ -140,12 +173,12 @@ func (w *world) loseAnswers(lasts time.Duration) bool {
 	w.database.LoseAnswers(0)
 	lost := w.database.AnswersLost() - before
 	w.logf("%d answers of %s were lost", lost, w.product.title)
-	return lost > 0
+	return outcome{true, w.resumed(lost > 0, effectAfter)}
 }
 
 // cutKafka cuts connections to the brokers in the middle of responses that are large enough to
 // contain records.
-func (w *world) cutKafka(lasts time.Duration) bool {
+func (w *world) cutKafka(lasts time.Duration) outcome {
 	const carriesRecords = 1000
 	w.logf("answers of Kafka are cut in their middle for %.1fs", lasts.Seconds())
 	before := w.answersCut()
@@ -161,7 +194,7 @@ func (w *world) cutKafka(lasts time.Duration) bool {
 	}
 	cut := w.answersCut() - before
 	w.logf("%d answers of Kafka were cut", cut)
-	return cut > 0
+	return outcome{true, w.resumed(cut > 0, recordAfter)}
 }
 
 func (w *world) answersCut() (n int) {
@@ -171,91 +204,61 @@ func (w *world) answersCut() (n int) {
 	return n
 }
 
-// killOne kills one worker. terminateOne asks one to stop.
-func (f *fleet) killOne(time.Duration) bool {
-	return f.disturb("killed", true, (*workload.Worker).Kill)
-}
-func (f *fleet) terminateOne(time.Duration) bool {
-	return f.disturb("terminated", true, (*workload.Worker).Terminate)
+// recreateTopic deletes a topic whose records are stored, creates it again and produces others. It is felt if these are
+// stored, from a log that begins at offset 0 again.
+func (w *world) recreateTopic(time.Duration) outcome {
+	ctx, cancel := context.WithTimeout(context.Background(), settlePatience)
+	defer cancel()
+	w.recreated++
+	stored := func(prefix string) func() bool {
+		return func() bool {
+			n, ok := w.number(`SELECT count(*) FROM all_messages WHERE id LIKE $1`, prefix+"-%")
+			return ok && n == againRecords
+		}
+	}
+	before, after := fmt.Sprintf("before-%d", w.recreated), fmt.Sprintf("after-%d", w.recreated)
+	if !w.produceAgain(ctx, before) {
+		return outcome{}
+	}
+	if _, all := w.await("records are stored before their topic is deleted", time.Now(), recoveryPatience,
+		stored(before)); !all {
+		return outcome{}
+	}
+	if err := w.cluster.DeleteTopic(ctx, againTopic); err != nil {
+		w.logf("%v", err)
+		return outcome{}
+	}
+	_, created := w.await("the topic is created again", time.Now(), recoveryPatience, func() bool {
+		return w.cluster.CreateTopic(ctx, againTopic, partitions, nil) == nil
+	})
+	if !created || !w.produceAgain(ctx, after) {
+		return outcome{}
+	}
+	w.logf("topic %s was created again", againTopic)
+	end := time.Now()
+	return outcome{true, func() (bool, time.Duration) {
+		took, all := w.await("records of the new log are stored", end, recoveryPatience, stored(after))
+		return all, took
+	}}
 }
 
-// freezeOne freezes one worker for a time.
-func (f *fleet) freezeOne(lasts time.Duration) bool {
-	var frozen *workload.Worker
-	if !f.disturb(fmt.Sprintf("frozen for %.1fs", lasts.Seconds()), false, func(worker *workload.Worker) error {
-		frozen = worker
-		return worker.Freeze()
-	}) {
+// againRecords is how many records a topic has before it is deleted, and after it was created again.
+const againRecords = 20
+
+// produceAgain produces jobs to the topic that is created again. Another client would send to the deleted one.
+func (w *world) produceAgain(ctx context.Context, prefix string) bool {
+	feed, err := workload.NewFeed(w.cluster.Brokers(), againTopic, w.ledger)
+	if err != nil {
+		w.logf("%v", err)
 		return false
 	}
-	pause(context.Background(), lasts)
-	if err := frozen.Thaw(); err != nil {
-		f.failures.Add(1)
-		f.world.logf("a worker could not be thawed: %v", err)
+	defer feed.Close()
+	for i := range againRecords {
+		feed.Produce(ctx, fmt.Sprintf("%s-%d", prefix, i), workload.Job{}, 1)
+	}
+	if err := feed.Flush(ctx); err != nil { // the ledger does not have what was not acknowledged, and may find it unknown
+		w.logf("produce to %s: %v", againTopic, err)
+		return false
 	}
 	return true
-}
-
-// killAll kills all replicas and keeps them down for a time, in which records come again that the inbox has accepted
-// (contract 6.5).
-func (f *fleet) killAll(lasts time.Duration, l *load) bool {
-	f.joining.Lock()
-	defer f.joining.Unlock()
-	killed := 0
-	for range f.replicas {
-		if f.killOne(0) {
-			killed++
-		}
-	}
-	f.world.logf("%d replicas stay down for %.1fs, %d records come again", killed, lasts.Seconds(), l.repeat())
-	pause(context.Background(), lasts)
-	f.world.logf("replicas may start again")
-	return killed > 0
-}
-
-// disturb applies do to the next worker in turn.
-func (f *fleet) disturb(what string, ends bool, do func(*workload.Worker) error) bool {
-	f.turn++
-	s := f.slots[f.turn%f.replicas]
-	done, err := s.with(ends, do)
-	if err != nil {
-		f.failures.Add(1)
-		f.world.logf("worker %d could not be %s: %v", s.number, what, err)
-		return false
-	}
-	if done {
-		f.world.logf("worker %d %s", s.number, what)
-	}
-	return done
-}
-
-// changes is how many members join or leave in a storm.
-const changes = 10
-
-// storm makes an additional worker join and leave repeatedly.
-func (f *fleet) storm(time.Duration) bool {
-	f.world.logf("a further worker joins and leaves, %d rebalances in a row", changes)
-	made := 0
-	for try := 0; made < changes && try < 2*changes; try++ {
-		f.joining.RLock()
-		worker, err := workload.StartWorker(f.world.settings, f.world.dir)
-		f.joining.RUnlock()
-		if err != nil { // the database is down
-			pause(context.Background(), time.Second)
-			continue
-		}
-		f.await("a storm's worker is a member", 3*time.Second, func() bool {
-			n, err := worker.Logged("kafka consumer joined its group")
-			return err == nil && n > 0
-		})
-		made += 2
-		f.peak(worker)
-		if err := worker.Terminate(); err != nil {
-			f.failures.Add(1)
-			f.world.logf("a storm's worker: %v", err)
-		}
-		f.reap(worker)
-	}
-	f.world.logf("the storm is over after %d joins and leaves", made)
-	return made >= changes
 }

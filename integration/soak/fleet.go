@@ -20,19 +20,22 @@ type fleet struct {
 	ended    sync.WaitGroup
 	joining  sync.RWMutex // locked while no replica may start
 
-	turn     int          // the next worker to disturb; used only by the workers' track
-	failures atomic.Int64 // workers that ended unasked, raced, panicked or did not stop gracefully
-	rss      atomic.Int64 // the most memory that a worker used, in KiB
+	generation atomic.Int64 // the version of the program that the next workers run
+	turn       atomic.Int64 // the next worker to disturb
+	failures   atomic.Int64 // workers that ended unasked, raced, panicked or did not stop gracefully
+	rss        atomic.Int64 // the most memory that a worker used, in KiB
 }
 
 // slot holds one worker and later its replacements.
 type slot struct {
 	number  int
 	cleaner bool
+	pooled  bool // it connects through PgBouncer, if there is one
 
-	mu     sync.Mutex
-	worker *workload.Worker // nil while there is none
-	asked  bool             // it was asked to stop, or killed
+	mu      sync.Mutex
+	worker  *workload.Worker // nil while there is none
+	asked   bool             // it was asked to stop, or killed
+	version int64            // of its program
 }
 
 // restartPause is the time between a worker's end and its replacement's start.
@@ -44,8 +47,9 @@ const stopPatience = 40 * time.Second
 func newFleet(w *world, workers int) *fleet {
 	ctx, cancel := context.WithCancel(context.Background())
 	f := &fleet{world: w, replicas: workers, cancel: cancel}
+	f.generation.Store(int64(workload.Original))
 	for i := range workers + 1 {
-		s := &slot{number: i + 1, cleaner: i == workers}
+		s := &slot{number: i + 1, cleaner: i == workers, pooled: i == workers-1}
 		f.slots = append(f.slots, s)
 		f.ended.Go(func() { f.keep(ctx, s) })
 	}
@@ -80,14 +84,18 @@ func (f *fleet) start(s *slot) (*workload.Worker, error) {
 	} else {
 		f.joining.RLock()
 		defer f.joining.RUnlock()
+		if s.pooled && f.world.pooler != nil {
+			settings.DSN = f.world.pooler.DSN() + "&default_query_exec_mode=exec"
+		}
 	}
+	settings.Generation = workload.Generation(f.generation.Load())
 	worker, err := workload.StartWorker(settings, f.world.dir)
 	if err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.worker, s.asked = worker, false
+	s.worker, s.asked, s.version = worker, false, int64(settings.Generation)
 	return worker, nil
 }
 
@@ -121,18 +129,6 @@ func (f *fleet) reap(worker *workload.Worker) {
 	f.examine(s)
 }
 
-// await waits for a condition. It is not a failure if the condition does not become true.
-func (f *fleet) await(what string, limit time.Duration, condition func() bool) {
-	deadline := time.Now().Add(limit)
-	for !condition() {
-		if time.Now().After(deadline) {
-			f.world.logf("%s: not within %s", what, limit)
-			return
-		}
-		pause(context.Background(), 20*time.Millisecond)
-	}
-}
-
 // peak records how much memory a worker has used.
 func (f *fleet) peak(worker *workload.Worker) {
 	kib := worker.PeakMemory()
@@ -144,16 +140,33 @@ func (f *fleet) peak(worker *workload.Worker) {
 	}
 }
 
-// with calls f with the slot's worker, if there is one that was not asked to end. ends says whether
+// with calls f with the slot's worker, if there is one that was not asked to end, and returns it. ends says whether
 // f ends the worker.
-func (s *slot) with(ends bool, f func(*workload.Worker) error) (bool, error) {
+func (s *slot) with(ends bool, f func(*workload.Worker) error) (*workload.Worker, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.worker == nil || s.asked {
-		return false, nil
+		return nil, nil
 	}
 	s.asked = ends
-	return true, f(s.worker)
+	return s.worker, f(s.worker)
+}
+
+// runs reports whether the slot has a worker of this version of the program, or a later one.
+func (s *slot) runs(version int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.worker != nil && !s.asked && s.version >= version
+}
+
+// current returns the slot's worker, or nil while there is none that may stay.
+func (s *slot) current() *workload.Worker {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.asked {
+		return nil
+	}
+	return s.worker
 }
 
 // stop stops all workers gracefully. It returns their errors.

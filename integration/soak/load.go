@@ -45,6 +45,9 @@ const (
 // loadInterval is the time between two bursts.
 const loadInterval = 100 * time.Millisecond
 
+// acceptPatience is longer than the database is away, also while a standby gets a copy of it.
+const acceptPatience = 3 * time.Minute
+
 // directBacklog is how many direct bursts may wait for the database. While it is full, nothing more
 // is accepted directly, like a caller that waits.
 const directBacklog = 100
@@ -86,7 +89,7 @@ func (l *load) run(ctx context.Context) {
 		for range burst {
 			id, job := l.next()
 			if l.random.IntN(10) == 0 && len(l.direct) < directBacklog {
-				direct = append(direct, job.Message(id))
+				direct = append(direct, job.Message("direct-"+id))
 				continue
 			}
 			copies := 1
@@ -171,10 +174,12 @@ func (l *load) accept(messages []handler.RawMessage) {
 			l.world.ledger.Produced(m.ID)
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), settlePatience)
+	ctx, cancel := context.WithTimeout(context.Background(), acceptPatience)
 	defer cancel()
 	for {
+		began := time.Now()
 		_, err := l.inbox.Accept(ctx, messages...)
+		l.world.watch.note(attempt{began, time.Now(), err})
 		if err == nil {
 			return
 		}

@@ -1,32 +1,47 @@
 // Command soak runs consumer replicas and a process that only cleans, with a short Retention, on a
 // real database and a real Kafka of two brokers under load for some minutes, and disturbs all three.
-// A schedule inflicts every kind of disturbance once, which takes about three minutes. After that they
+// A schedule inflicts every kind of disturbance once, which takes about four minutes. After that they
 // are chosen at random. At the end it checks the ledger, which keeps what cleanup deletes: is anything
 // missing, doubled or out of order, and did a committed offset move back or pass a record that was not
 // stored?
 //
 //	go run ./soak -minutes 5 -seed 7
 //	go run ./soak -minutes 5 -seed 7 -database mariadb
+//	go run ./soak -minutes 60 -seed 7 -page              also adds the run to docs/ledger.md
+//	go run ./mutants -soak -json | go run ./soak -controls   writes there which defects the judge finds
 //
 // It prints a line per event and a ledger line every few seconds. At the end it prints one "name:
-// value" line for each figure and each kind of disturbance. The seed decides what happens and in
-// which order, but not the exact times. The exit status is 0 only if no promise was broken, nothing
-// is pending and every kind of disturbance happened.
+// value" line for each figure and each kind of disturbance: how often it was done, and how often its
+// effect was seen. The seed decides what happens and in which order, but not the exact times. The exit
+// status is 0 only if no promise was broken, nothing is pending and every kind of disturbance had its
+// effect. What the machine lacks is left out by name.
 package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/signal"
+	"regexp"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/gorm-inbox/inbox/integration/endtoend/workload"
 )
+
+// options are what one run is told.
+type options struct {
+	product       product
+	lasts         time.Duration
+	seed          uint64
+	rate, workers int
+	harms         *regexp.Regexp
+}
 
 func main() {
 	workload.MainIfWorker()
@@ -35,10 +50,15 @@ func main() {
 	rate := flag.Int("rate", 150, "messages per second")
 	workers := flag.Int("workers", 2, "consumer replicas")
 	name := flag.String("database", "postgres", "postgres, mariadb or mysql")
+	harms := flag.String("harms", "", "only disturbances whose name matches this `expression`")
+	publishes := flag.Bool("page", false, "add the run to docs/ledger.md")
+	anew := flag.Bool("new", false, "with -page: drop the runs that the page has")
+	controls := flag.Bool("controls", false, "write the controls' events, read from standard input, to docs/ledger.md")
 	flag.Parse()
 	product, unknown := productNamed(*name)
-	if unknown != nil {
-		fmt.Fprintln(os.Stderr, "soak:", unknown)
+	only, invalid := regexp.Compile(*harms)
+	if err := errors.Join(unknown, invalid); err != nil {
+		fmt.Fprintln(os.Stderr, "soak:", err)
 		os.Exit(2)
 	}
 	if *minutes <= 0 || *rate < 10 || *workers < 1 || flag.NArg() > 0 {
@@ -47,13 +67,63 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	whole, err := run(ctx, product, time.Duration(*minutes*float64(time.Minute)), *seed, *rate, *workers)
+	if *controls {
+		exit(true, addControls(ctx))
+	}
+	useOwnMounts()
+	at, err := "", error(nil)
+	if *publishes {
+		if at, err = commit(ctx); err != nil {
+			exit(false, err)
+		}
+	}
+	r, err := run(ctx, options{product, time.Duration(*minutes * float64(time.Minute)), *seed, *rate, *workers, only})
+	if err == nil && *publishes {
+		r.Commit = at
+		err = addRun(r, *anew)
+	}
+	exit(len(r.broken())+len(r.idle()) == 0, err)
+}
+
+// exit ends the process with a status that is 0 only if all is well.
+func exit(whole bool, err error) {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "soak:", err)
 	}
 	if err != nil || !whole {
 		os.Exit(1)
 	}
+	os.Exit(0)
+}
+
+// addRun adds a run to the page.
+func addRun(r record, anew bool) error {
+	h, err := readHistory(historyFile)
+	if err != nil {
+		return err
+	}
+	if anew {
+		h.Runs = nil
+	}
+	h.Runs = append(h.Runs, r)
+	return publish(h)
+}
+
+// addControls replaces the page's controls.
+func addControls(ctx context.Context) error {
+	found, err := readControls(json.NewDecoder(os.Stdin))
+	if err != nil {
+		return err
+	}
+	h, err := readHistory(historyFile)
+	if err != nil {
+		return err
+	}
+	h.Controls, h.ControlDate = found, today()
+	if h.ControlCommit, err = commit(ctx); err != nil {
+		return err
+	}
+	return publish(h)
 }
 
 // overrun is how much longer the schedule may take on a slow machine.
@@ -61,26 +131,24 @@ const overrun = 20 * time.Second
 
 // run soaks until the time is over or ctx ends, and judges. An error means that the soak itself
 // failed and there is no result.
-func run(
-	ctx context.Context, product product, lasts time.Duration, seed uint64, rate, workers int,
-) (whole bool, err error) {
-	w, err := newWorld(ctx, product, seed)
+func run(ctx context.Context, o options) (r record, err error) {
+	w, err := newWorld(ctx, o.product, o.seed)
 	if err != nil {
-		return false, err
+		return r, err
 	}
-	defer func() { err = errors.Join(err, w.close(whole)) }()
-	fleet := newFleet(w, workers)
+	defer func() { err = errors.Join(err, w.close(err == nil && len(r.broken()) == 0)) }()
+	fleet := newFleet(w, o.workers)
 	defer fleet.kill()
-	l, err := newLoad(w, rate)
+	l, err := newLoad(w, o.rate)
 	if err != nil {
-		return false, err
+		return r, err
 	}
 	defer l.close()
 
 	began := time.Now()
-	timed, cancel := context.WithTimeout(ctx, lasts)
+	timed, cancel := context.WithTimeout(ctx, o.lasts)
 	defer cancel()
-	schedule, cancel := context.WithTimeout(ctx, lasts+overrun)
+	schedule, cancel := context.WithTimeout(ctx, o.lasts+overrun)
 	defer cancel()
 	load, endLoad := context.WithCancel(ctx)
 	defer endLoad()
@@ -88,16 +156,47 @@ func run(
 	var loading, reporting sync.WaitGroup
 	loading.Go(func() { l.run(load) })
 	reporting.Go(func() { w.reportProgress(report) })
-	tracks := w.tracks(fleet, l)
+	keep, endKeep := context.WithCancel(context.Background())
+	defer endKeep()
+	reporting.Go(func() { w.keepPooler(keep) })
+	tracks := w.tracks(fleet, l, o.harms)
 	matrix := newMatrix(tracks)
-	matrix.disturb(timed, schedule, seed, tracks) // returns after all servers are up again
+	matrix.disturb(timed, schedule, o.seed, tracks) // returns after all servers are up again
+	disturbed := time.Since(began)
 	endLoad()
 	loading.Wait()
 	w.logf("the disturbances are over, waiting for what is left")
 	unsettled := w.settle(l)
-	endReport()
-	reporting.Wait()
 	stopped := fleet.stop()
-	whole, err = w.judge(began, fleet, l, matrix, stopped)
-	return whole && unsettled == nil, errors.Join(unsettled, err)
+	endReport()
+	endKeep()
+	reporting.Wait()
+	r = record{Date: today(), Command: command(), Database: o.product.title, Seed: o.seed, Minutes: disturbed.Minutes(),
+		Rate: o.rate, Workers: o.workers, Harms: matrix.tallies(), LeftOut: w.leftOut}
+	if r.Versions, err = w.versions(); err != nil {
+		return r, err
+	}
+	if r.Figures, err = w.judge(fleet, l, stopped); err != nil {
+		return r, errors.Join(unsettled, err)
+	}
+	if unsettled != nil {
+		w.logf("%v", unsettled)
+		r.Figures["unsettled"] = 1
+	}
+	r.print()
+	if idle := r.idle(); len(idle) > 0 {
+		w.logf("never happened, or was never felt: %s", strings.Join(idle, ", "))
+	}
+	if broken := r.broken(); len(broken) > 0 {
+		w.logf("%s%s", brokenLine, strings.Join(broken, ", "))
+	}
+	return r, nil
+}
+
+// brokenLine begins the list of promises that were broken. The mutants report what follows it.
+const brokenLine = "BROKEN: "
+
+// command returns the command line of a run, without the program's place.
+func command() string {
+	return strings.Join(append([]string{"go run -C integration ./soak"}, os.Args[1:]...), " ")
 }

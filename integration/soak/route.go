@@ -12,7 +12,11 @@ import (
 
 // database is a database server that the soak disturbs.
 type database interface {
-	server
+	Start() error
+	Stop() error
+	Kill() error
+	Freeze() error
+	Thaw() error
 	DSN() string
 	Close() error
 }
@@ -29,16 +33,22 @@ type route interface {
 // product is a database that can be soaked.
 type product struct {
 	name, title string
-	start       func() (database, error)
+	start       func(directory string) (database, error) // where its data is, if not empty
 	route       func(dsn string) (route, error)
 }
 
+// postgres is the name of the product that has more disturbances than the others.
+const postgres = "postgres"
+
 var products = []product{
-	{"postgres", "PostgreSQL",
-		func() (database, error) { return servers.StartPostgres(servers.PostgresOptions{}) },
+	{postgres, "PostgreSQL",
+		func(directory string) (database, error) {
+			return servers.StartPostgres(servers.PostgresOptions{Directory: directory, Settings: map[string]string{
+				"max_connections": "200"}})
+		},
 		func(dsn string) (route, error) { return pgproxy.Start(dsn) }},
-	{"mariadb", "MariaDB", func() (database, error) { return servers.StartMariaDB(servers.MySQLOptions{}) }, startCable},
-	{"mysql", "MySQL", func() (database, error) { return servers.StartMySQL(servers.MySQLOptions{}) }, startCable},
+	{"mariadb", "MariaDB", func(string) (database, error) { return servers.StartMariaDB(servers.MySQLOptions{}) }, startCable},
+	{"mysql", "MySQL", func(string) (database, error) { return servers.StartMySQL(servers.MySQLOptions{}) }, startCable},
 }
 
 // productNamed returns a product, or an error that lists the names.

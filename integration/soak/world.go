@@ -23,27 +23,35 @@ type world struct {
 	began    time.Time
 	dir      string // of the workers' logs
 	product  product
-	server   database
-	database route // the workers' route to the server
+	server   database           // the present one, which its track replaces in a failover
+	database route              // the workers' route to the server
+	judging  *workload.Cable    // the judge's route
+	pooler   *servers.PgBouncer // nil if there is none
+	pooling  sync.Mutex         // held while the pooler is to be down, or is started
+	disk     *disk              // of the server's data; nil if there is none
 	cluster  *servers.Cluster
 	proxies  []*kafkaproxy.Proxy // clients' routes to the brokers
 	db       *sql.DB
 	ledger   *workload.Ledger
 	offsets  *workload.Offsets
 	settings workload.Settings
+	watch    watch
+	leftOut  []string // what the machine lacks, and why
 
-	saying sync.Mutex
+	recreated int // how often the topic was created again; used only by Kafka's track
+	saying    sync.Mutex
 }
 
 const (
 	topic      = "jobs"
-	outTopic   = "out" // of what the handlers publish
+	outTopic   = "out"   // of what the handlers publish
+	againTopic = "again" // is deleted and created again
 	group      = "soak"
 	partitions = 6
 
 	// retention is longer than a producer or an accept may repeat itself across an outage. Such duplicates run again
 	// once the first has been deleted.
-	retention = 25 * time.Second
+	retention = 40 * time.Second
 	// replicasDown is how long all replicas are down, so that what they have not read is older than Retention.
 	replicasDown = retention + 5*time.Second
 )
@@ -61,7 +69,15 @@ func (w *world) start(ctx context.Context) (err error) {
 	if w.dir, err = os.MkdirTemp("", "inbox-soak-"); err != nil {
 		return err
 	}
-	if w.server, err = w.product.start(); err != nil {
+	directory := ""
+	if w.product.name == postgres {
+		if w.disk, err = mountDisk(); err != nil {
+			w.leaveOut("disk_full", err)
+		} else {
+			directory = w.disk.path
+		}
+	}
+	if w.server, err = w.product.start(directory); err != nil {
 		w.server = nil // not a nil pointer of the product's
 		return err
 	}
@@ -72,16 +88,25 @@ func (w *world) start(ctx context.Context) (err error) {
 	if w.cluster, err = servers.StartCluster(servers.ClusterOptions{Through: w.through}); err != nil {
 		return err
 	}
-	for _, name := range []string{topic, outTopic} {
+	for _, name := range []string{topic, outTopic, againTopic} {
 		if err = w.cluster.CreateTopic(ctx, name, partitions, nil); err != nil {
 			return err
 		}
 	}
-	if w.db, err = workload.OpenSQL(w.server.DSN()); err != nil {
+	if w.judging, err = workload.StartCable(w.server.DSN()); err != nil {
 		return err
 	}
+	if w.db, err = workload.OpenSQL(w.judging.DSN()); err != nil {
+		return err
+	}
+	w.db.SetMaxIdleConns(10)
 	if err = workload.CreateTables(ctx, w.db); err != nil {
 		return err
+	}
+	for _, table := range []string{"effects", "runs"} {
+		if _, err = w.db.ExecContext(ctx, fmt.Sprintf("CREATE INDEX %s_at ON %[1]s (at)", table)); err != nil {
+			return err
+		}
 	}
 	w.settings = workload.Quick(w.database.DSN())
 	w.settings.Retention, w.settings.Generation = retention, workload.Original
@@ -96,9 +121,23 @@ func (w *world) start(ctx context.Context) (err error) {
 		return err
 	}
 	w.settings.Brokers, w.settings.Topic, w.settings.Group = w.cluster.Brokers(), topic, group
-	w.settings.OutTopic = outTopic
+	w.settings.OutTopic, w.settings.Topics = outTopic, []string{againTopic}
+	if w.product.name == postgres {
+		w.pooler, err = servers.StartPgBouncer(servers.PgBouncerOptions{Server: w.database.DSN(), Settings: map[string]string{
+			"default_pool_size": "30", "server_login_retry": "1", "server_connect_timeout": "3"}})
+		if err != nil {
+			w.pooler = nil
+			w.leaveOut("pooler_killed", err)
+		}
+	}
 	w.offsets, err = workload.WatchOffsets(ctx, w.cluster.Admin, w.cluster.Brokers(), group, topic, w.db)
 	return err
+}
+
+// leaveOut notes a disturbance that cannot happen on this machine.
+func (w *world) leaveOut(name string, reason error) {
+	w.leftOut = append(w.leftOut, name)
+	w.logf("left out: %s: %v", name, reason)
 }
 
 // through returns a route to a broker on which responses can be cut.
@@ -143,6 +182,12 @@ func (w *world) close(tidy bool) error {
 	for _, proxy := range w.proxies {
 		proxy.Close()
 	}
+	if w.judging != nil {
+		w.judging.Close()
+	}
+	if w.pooler != nil {
+		problems = append(problems, w.pooler.Close())
+	}
 	if w.database != nil {
 		w.database.Close()
 	}
@@ -151,6 +196,9 @@ func (w *world) close(tidy bool) error {
 	}
 	if w.server != nil {
 		problems = append(problems, w.server.Close())
+	}
+	if w.disk != nil {
+		problems = append(problems, w.disk.close())
 	}
 	return errors.Join(problems...)
 }

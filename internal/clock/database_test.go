@@ -35,3 +35,12 @@ func TestDatabaseClockIgnoresJumpsOfTheMachinesClock(t *testing.T) {
 	c.Follow(time.Time{}, time.Now())
 	within(database.Add(time.Hour)) // SQLite reports no time
 }
+
+func TestJumpingClockShowsWhatItWasSetTo(t *testing.T) {
+	var c clock.Jumping
+	for _, ahead := range []time.Duration{0, time.Hour, -time.Hour, 0} {
+		c.Set(ahead)
+		require.WithinDuration(t, time.Now().Add(ahead), c.Now(), 30*time.Second)
+	}
+	require.False(t, clock.IsTest(&c), "it is a machine's clock")
+}

@@ -18,10 +18,10 @@ import (
 const StepType = "lane.step"
 
 // Generation is a version of the program. Each version renames the ordered handlers of the one
-// before.
+// before, and knows all of their earlier keys.
 type Generation int
 
-// The generations. The zero value has the jobs' handlers instead of ordered ones.
+// The first generations. The zero value has the jobs' handlers instead of ordered ones.
 const (
 	Original Generation = 1 + iota
 	Renamed
@@ -53,14 +53,15 @@ func (s Step) id() string { return fmt.Sprintf("%s/%d", s.Lane, s.N) }
 // laneOptions declares the two ordered handlers of a generation.
 func (s Settings) laneOptions(h *Handlers) inbox.ChannelOption {
 	names := func(key string) (string, []handler.Option) {
-		switch s.Generation {
-		case Renamed:
-			return key + "-2", []handler.Option{handler.LegacyKeys(key), handler.Ordered()}
-		case RenamedTwice:
-			return key + "-3", []handler.Option{handler.LegacyKeys(key+"-2", key), handler.Ordered()}
-		default:
+		if s.Generation <= Original {
 			return key, []handler.Option{handler.Ordered()}
 		}
+		var legacy []string
+		for g := s.Generation - 1; g > Original; g-- {
+			legacy = append(legacy, fmt.Sprintf("%s-%d", key, g))
+		}
+		return fmt.Sprintf("%s-%d", key, s.Generation),
+			[]handler.Option{handler.LegacyKeys(append(legacy, key)...), handler.Ordered()}
 	}
 	txKey, txOptions := names("step-tx")
 	plainKey, plainOptions := names("step-plain")

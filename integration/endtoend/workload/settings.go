@@ -6,6 +6,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/acceptor"
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/clock"
@@ -26,6 +27,8 @@ type Settings struct {
 	Brokers []string
 	Topic   string
 	Group   string
+	// Topics are further topics of jobs that the channel consumes.
+	Topics []string
 	// OutTopic, if not empty, is where the transactional handlers publish to, through the same brokers.
 	OutTopic string
 
@@ -42,6 +45,8 @@ type Settings struct {
 	Portable bool
 	// ClockOffset is how far this worker's own clock is ahead.
 	ClockOffset time.Duration
+	// machine, if not nil, is this worker's clock, which Worker.SetClock sets while it runs.
+	machine *clock.Jumping
 	// FleetConcurrency, if not zero, limits how many calls of the jobs' plain handler run at once in all workers.
 	FleetConcurrency int
 	// RetryDelay, if not zero, is the delay before the jobs' handlers are retried, without jitter.
@@ -116,6 +121,12 @@ func (s Settings) Options(h *Handlers, log *zap.Logger) []inbox.Option {
 			o.Cleanup.Retention = s.Retention
 			o.Cleanup.CleanupInterval = cleanupInterval
 			o.Clock = clock.Offset(s.ClockOffset)
+			if s.machine != nil {
+				o.Clock = s.machine
+			}
+			if len(s.Topics) > 0 { // which a test creates again
+				o.Acceptor.OnGap = acceptor.GapContinue
+			}
 		}), inbox.Channel(Channel, channel...),
 	}
 	if s.publishes() {
@@ -135,7 +146,7 @@ func (s Settings) retries() []handler.Option {
 
 func (s Settings) consumer() kafkaconsumer.Config {
 	return kafkaconsumer.Config{
-		Brokers: s.Brokers, Topics: []string{s.Topic}, GroupID: s.Group,
+		Brokers: s.Brokers, Topics: append([]string{s.Topic}, s.Topics...), GroupID: s.Group,
 		Decoder:        envelope.DecoderConfig{Type: JobType, Source: "endtoend"},
 		CommitInterval: s.CommitInterval,
 		SessionTimeout: s.SessionTimeout, HeartbeatInterval: 300 * time.Millisecond, RebalanceTimeout: 10 * time.Second,

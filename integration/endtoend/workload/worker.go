@@ -1,11 +1,11 @@
 package workload
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -16,6 +16,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/internal/clock"
 )
 
 // workerEnv is the variable that passes the settings to a worker process.
@@ -43,8 +44,17 @@ func MainIfWorker() {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", workerEnv, err)
 		os.Exit(exitSettings)
 	}
-	go func() { // the parent holds the other end until it dies
-		_, _ = io.Copy(io.Discard, os.Stdin)
+	s.machine = &clock.Jumping{}
+	s.machine.Set(s.ClockOffset)
+	go func() { // the parent holds the other end until it dies, and sends what SetClock sets
+		for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+			ahead, err := time.ParseDuration(lines.Text())
+			if err != nil {
+				fmt.Fprintln(os.Stderr, "clock:", err)
+				os.Exit(exitSettings)
+			}
+			s.machine.Set(ahead)
+		}
 		os.Exit(exitOrphaned)
 	}()
 	run := func() error { return work(app(s)) }
@@ -57,6 +67,9 @@ func MainIfWorker() {
 	}
 	os.Exit(0)
 }
+
+// CleanedLine is the log line of a cleanup that succeeded, by a worker that only cleans.
+const CleanedLine = "cleaned"
 
 // work is like fx.App.Run, but returns an error that says what failed.
 func work(app *fx.App) error {
@@ -90,6 +103,8 @@ func (s Settings) clean() error {
 	for {
 		if _, err := ib.Cleanup(ctx); err != nil {
 			fmt.Fprintln(os.Stderr, "cleanup:", err)
+		} else {
+			fmt.Fprintln(os.Stderr, CleanedLine)
 		}
 		select {
 		case <-ctx.Done():

@@ -115,6 +115,18 @@ func (p *Proxy) Heal() {
 	}
 }
 
+// Redirect connects new clients to the server of another DSN, as after a failover.
+func (p *Proxy) Redirect(dsn string) error {
+	target, err := url.Parse(dsn)
+	if err != nil {
+		return fmt.Errorf("proxy to %s: %w", dsn, err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.server = target.Host
+	return nil
+}
+
 // Cut closes all connections that are open now, on both sides. It returns how many clients it has cut off.
 func (p *Proxy) Cut() int {
 	p.mu.Lock()
@@ -207,7 +219,10 @@ func (p *Proxy) connect(client net.Conn) {
 	}
 	defer p.forget(client)
 	p.pass()
-	server, err := net.DialTimeout("tcp", p.server, dialTimeout)
+	p.mu.Lock()
+	target := p.server
+	p.mu.Unlock()
+	server, err := net.DialTimeout("tcp", target, dialTimeout)
 	if err != nil || !p.track(server) {
 		return
 	}

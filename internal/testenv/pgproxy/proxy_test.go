@@ -229,3 +229,33 @@ func TestCutClosesEveryConnection(t *testing.T) {
 	require.NoError(t, r.note(t.Context()), "on a new connection")
 	require.Equal(t, 1, r.notes())
 }
+
+func TestCutEndsConnectionsThatAreHalfOpenOnTheServersSide(t *testing.T) {
+	r := newRig(t)
+	require.NoError(t, r.proxied.PingContext(t.Context()))
+	r.proxy.Lose(pgproxy.Silence, 1, pgproxy.Containing("SELECT 1234"))
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	_, err := r.proxied.ExecContext(ctx, "SELECT 1234")
+	require.Error(t, err)
+	sessions := func() (n int) {
+		require.NoError(t, r.direct.QueryRowContext(t.Context(), `SELECT count(*) FROM pg_stat_activity
+			WHERE datname = current_database() AND pid <> pg_backend_pid()`).Scan(&n))
+		return n
+	}
+	require.Equal(t, 1, sessions())
+	r.proxy.Cut()
+	require.Eventually(t, func() bool { return sessions() == 0 }, patience, 5*time.Millisecond)
+}
+
+func TestRedirectLeadsNewConnectionsToAnotherServer(t *testing.T) {
+	r := newRig(t)
+	require.ErrorContains(t, r.proxy.Redirect("postgres://%"), "proxy to")
+	outer := pgproxy.New(t, r.proxy.DSN()) // leads to r.proxy at first
+	require.NoError(t, outer.Redirect(testenv.PostgresDSN(t)))
+	r.proxy.Partition()
+	defer r.proxy.Heal()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	require.NoError(t, r.open(outer.DSN()).PingContext(ctx), "not through r.proxy any more")
+}

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/integration/endtoend/workload"
+	"github.com/gorm-inbox/inbox/internal/testenv"
+)
+
+func TestMain(m *testing.M) {
+	workload.MainIfWorker()
+	os.Exit(m.Run())
+}
+
+// soakFailed is the exit status if a short soak has no result, which must not be taken for a finding.
+const soakFailed = 3
+
+// MINUTES, SEED and HARMS make it longer, another one, or do other harm: `go run ./mutants -soak` sets them.
+func TestShortSoakBreaksNoPromise(t *testing.T) {
+	if os.Getenv("MINUTES") == "" {
+		testenv.Long(t)
+	}
+	product, err := productNamed(postgres)
+	require.NoError(t, err)
+	minutes, err := strconv.ParseFloat(cmp.Or(os.Getenv("MINUTES"), "0.4"), 64)
+	require.NoError(t, err)
+	seed, err := strconv.ParseUint(cmp.Or(os.Getenv("SEED"), "1"), 10, 64)
+	require.NoError(t, err)
+	only, err := regexp.Compile(cmp.Or(os.Getenv("HARMS"), "worker_killed|worker_terminated|database_killed|connections_cut"))
+	require.NoError(t, err)
+	r, err := run(t.Context(), options{product: product, lasts: time.Duration(minutes * float64(time.Minute)), seed: seed,
+		rate: 100, workers: 2, harms: only})
+	var missing interface{ LeftOut() string }
+	if errors.As(err, &missing) {
+		testenv.LeaveOutIf(t, err)
+	}
+	if err != nil {
+		fmt.Println("the soak has no result:", err)
+		os.Exit(soakFailed)
+	}
+	require.Empty(t, r.broken())
+	for name, tally := range r.Harms {
+		require.Positive(t, tally.Done, name)
+	}
+}
