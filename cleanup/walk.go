@@ -8,8 +8,11 @@ import (
 	"sync"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
 // retentions are the retentions of one inbox, as far as this process knows its handlers.
@@ -67,6 +70,21 @@ func (r retentions) request(now time.Time, foreign []string) store.CleanupReques
 	}
 	for _, key := range foreign {
 		req.HandlerCutoffs = append(req.HandlerCutoffs, store.HandlerCutoff{HandlerKey: key})
+	}
+	return req
+}
+
+// shorter returns a request without the longest retention, for rows in partitions that have not expired as a whole.
+func (r retentions) shorter(req store.CleanupRequest) store.CleanupRequest {
+	earliest := req.Earliest()
+	req.Live, req.HandlerCutoffs = true, slices.Clone(req.HandlerCutoffs)
+	if req.Cutoff.Equal(earliest) {
+		req.Cutoff = time.Time{}
+	}
+	for i := range req.HandlerCutoffs {
+		if req.HandlerCutoffs[i].Cutoff.Equal(earliest) {
+			req.HandlerCutoffs[i].Cutoff = time.Time{}
+		}
 	}
 	return req
 }
@@ -173,6 +191,57 @@ func (r *run) walk(ctx context.Context) error {
 	defer func() { r.held = nil }()
 	req := r.walked.request(r.until, foreign)
 	spans, full := r.walked.plan(r.until, len(foreign) > 0)
+	if r.cfg.Store.Partitioned() {
+		return r.walkPartitions(ctx, req, spans, full)
+	}
+	if err := r.walkSpans(ctx, req, spans); err != nil {
+		return err
+	}
+	return r.walkEnded(full)
+}
+
+// walkPartitions first walks what is in partitions that have expired as a whole, and what was kept of earlier ones, and
+// then drops these partitions. If there are several retentions, it also deletes what has passed a shorter one, row by
+// row: rows that have the longest retention are left for the time when their partition has expired.
+func (r *run) walkPartitions(ctx context.Context, req store.CleanupRequest, spans []span, full bool) error {
+	err := r.walkSpans(ctx, req, []span{{until: req.Latest()}})
+	if err == nil && r.waitingFor == nil && !r.givenUp && len(r.walked.lengths) > 1 {
+		err = r.walkSpans(ctx, r.walked.shorter(req), spans)
+	}
+	if err == nil && r.waitingFor == nil {
+		err = r.keepPartitions(ctx, req.Earliest())
+	}
+	if err != nil {
+		return err
+	}
+	return r.walkEnded(full)
+}
+
+// keepPartitions drops expired partitions and begins new ones. It tries again where it does not get the locks. Rows
+// that wait for the archive are still known, so their partition is not dropped.
+func (r *run) keepPartitions(ctx context.Context, before time.Time) error {
+	defer func(limit int) { r.limit = limit }(r.limit)
+	var total store.PartitionsResult
+	err := r.batches(ctx, func(limit int) (int64, bool, error) {
+		var kept store.PartitionsResult
+		err := r.bounded(ctx, func(ctx context.Context) (err error) {
+			kept, err = r.cfg.Store.KeepPartitions(ctx, store.PartitionsRequest{Before: before,
+				Every: r.cfg.Options.PartitionInterval, Now: r.now, Limit: limit})
+			return err
+		})
+		total.Add(kept)
+		return kept.Deleted, kept.Deleted == 0, err
+	})
+	if total != (store.PartitionsResult{}) {
+		r.cfg.Logger.Info("inbox: partitions changed", zap.Int(telemetry.FieldDropped, total.Dropped),
+			zap.Int(telemetry.FieldMoved, total.Moved), zap.Int(telemetry.FieldCrowded, total.Crowded),
+			zap.Int(telemetry.FieldBegan, total.Began))
+	}
+	return err
+}
+
+// walkSpans deletes in parts of the walk.
+func (r *run) walkSpans(ctx context.Context, req store.CleanupRequest, spans []span) error {
 	for _, s := range spans {
 		req.Until, req.After = s.until, store.CleanupCursor{ReceivedAt: s.from}
 		err := r.waits(r.batches(ctx, func(limit int) (int64, bool, error) {
@@ -194,6 +263,11 @@ func (r *run) walk(ctx context.Context) error {
 			break
 		}
 	}
+	return nil
+}
+
+// walkEnded notes a walk, and returns why the archive function failed.
+func (r *run) walkEnded(full bool) error {
 	if r.waitingFor == nil {
 		r.walked.done(r.until, full && !r.givenUp, r.passed == 0 && r.refused == nil)
 	}

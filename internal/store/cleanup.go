@@ -18,6 +18,9 @@ type CleanupRequest struct {
 	After CleanupCursor
 	// Limit is how many messages the batch reads, at least 1.
 	Limit int
+	// Live makes the walk read partitions that have not expired as a whole, too. Otherwise it leaves them for the time
+	// when they can be dropped. It has no effect on tables without partitions.
+	Live bool
 }
 
 // HandlerCutoff is one handler key's own cutoff. The zero time keeps all.
@@ -59,6 +62,49 @@ type ExpiredMessage struct {
 	Statuses []models.HandlerStatus
 	// Stays is true if the message has other statuses, which keep it.
 	Stays bool
+}
+
+// PartitionsRequest is what is to be done about partitions.
+type PartitionsRequest struct {
+	// Before is the time of which all messages of a partition must be older to be dropped with it. The zero time drops
+	// nothing.
+	Before time.Time
+	// Every is how long a partition takes rows until the next one begins. 0 begins none.
+	Every time.Duration
+	// Now is the time by the clock that gave messages their time.
+	Now time.Time
+	// Limit is how many rows of messages are deleted at most, at least 1.
+	Limit int
+}
+
+// PartitionsResult is what was done about partitions.
+type PartitionsResult struct {
+	Dropped int
+	// Moved counts the messages that stay and were moved out of dropped partitions.
+	Moved int
+	// Crowded counts the expired partitions that stay because too many of their messages do. Deleted counts the messages
+	// that were deleted from them, row by row.
+	Crowded int
+	Deleted int64
+	Began   int
+}
+
+// Add adds up what several calls did. Partitions that stay are counted by the last.
+func (r *PartitionsResult) Add(later PartitionsResult) {
+	r.Dropped, r.Moved, r.Began = r.Dropped+later.Dropped, r.Moved+later.Moved, r.Began+later.Began
+	r.Deleted, r.Crowded = r.Deleted+later.Deleted, later.Crowded
+}
+
+// Earliest returns the earliest of the cutoffs: that of the longest retention. Zero times, which keep all, do not
+// count.
+func (r CleanupRequest) Earliest() time.Time {
+	earliest := r.Cutoff
+	for _, own := range r.HandlerCutoffs {
+		if earliest.IsZero() || !own.Cutoff.IsZero() && own.Cutoff.Before(earliest) {
+			earliest = own.Cutoff
+		}
+	}
+	return earliest
 }
 
 // Latest returns the latest of the cutoffs.

@@ -42,6 +42,10 @@ const (
 	// How many.
 	FieldChannels           = "channels"
 	FieldClaims             = "claims"
+	FieldBegan              = "began"
+	FieldCrowded            = "crowded"
+	FieldDropped            = "dropped"
+	FieldMoved              = "moved"
 	FieldHandlerKeys        = "handler_keys"
 	FieldHandledTypes       = "handled_types"
 	FieldLeases             = "leases"

@@ -88,6 +88,14 @@ func listArgument[T any](c Common, list []T) any {
 	return list
 }
 
+// Partitioned is true on PostgreSQL alone, and there only if the tables were changed so.
+func (c Common) Partitioned() bool { return false }
+
+// KeepPartitions does nothing where there are no partitions.
+func (c Common) KeepPartitions(context.Context, store.PartitionsRequest) (r store.PartitionsResult, err error) {
+	return r, nil
+}
+
 // SingleWriter is true on SQLite alone.
 func (c Common) SingleWriter() bool { return false }
 

@@ -80,7 +80,7 @@ func (d Database) Within(tx *gorm.DB) Database {
 func (d Database) namesIn(schema string, words []string) *names {
 	naming := d.naming
 	naming.Schema = schema
-	return &names{schema: schema, words: words, Replacer: strings.NewReplacer(append([]string{
+	tables := []string{
 		"{messages}", columns.Quote(naming.Messages()),
 		"{statuses}", columns.Quote(naming.HandlerStatuses()),
 		"{rejected}", columns.Quote(naming.RejectedMessages()),
@@ -95,10 +95,22 @@ func (d Database) namesIn(schema string, words []string) *names {
 		"{markers}", columns.Quote(naming.Markers()),
 		"{audit}", columns.Quote(naming.Audit()),
 		"{meta}", columns.Quote(naming.Meta()),
+		"{message ids}", columns.Quote(strings.TrimSuffix(naming.Messages(), "messages") + "message_ids"),
+		"{lane holders}", columns.Quote(strings.TrimSuffix(naming.Messages(), "messages") + "lane_holders"),
 		// Each table has its own channel, under any schema or search path.
 		"{channel}", "('inbox_' || '" + columns.Quote(naming.HandlerStatuses()) + "'::regclass::oid)",
 		"{latest}", d.latest,
-	}, words...)...)}
+	}
+	// Words may name tables, too. The first of two words that are alike counts.
+	plain, filled := strings.NewReplacer(tables...), make([]string, len(words), len(words)+len(tables)+2)
+	for i, word := range words {
+		filled[i] = word
+		if i%2 == 1 {
+			filled[i] = plain.Replace(word)
+		}
+	}
+	filled = append(append(filled, tables...), "{ids}", columns.Quote(naming.Messages()))
+	return &names{schema: schema, words: words, Replacer: strings.NewReplacer(filled...)}
 }
 
 // SetWords makes all later statements have these texts in place of words in braces. Each word is followed by its text.

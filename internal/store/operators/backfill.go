@@ -50,8 +50,9 @@ func (q Queries) SameHandler(ctx context.Context, pool gorm.ConnPool, keys []str
 	return base.SameHandler(legacy, keys), err
 }
 
-// lockUnhandled uses the unique index on the messages' numbers. It keeps cleanup and accepts away from them.
-const lockUnhandled = `SELECT number FROM {messages} WHERE number {= any} {as accepts lock}`
+// lockUnhandled uses the unique index on the messages' numbers. It keeps cleanup and accepts away from them. {ids} are
+// the messages, or where these are partitioned a table of the IDs of those that cleanup has not forgotten.
+const lockUnhandled = `SELECT number FROM {ids} WHERE number {= any} {as accepts lock}`
 
 func (q Queries) LockMessages(ctx context.Context, pool gorm.ConnPool, numbers []int64) ([]int64, error) {
 	return query(ctx, q, pool, lockUnhandled, store.Value[int64], base.JSONList(numbers))

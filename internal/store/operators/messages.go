@@ -11,9 +11,10 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// namesakes uses the messages' primary key.
+// namesakes uses the messages' primary key. {ids} are the messages, or where these are partitioned a table of their
+// IDs.
 const namesakes = `
-SELECT number, namespace FROM {messages} WHERE id = $1 AND (CAST($2 AS text) = '' OR namespace = $2) ORDER BY namespace LIMIT 10`
+SELECT number, namespace FROM {ids} WHERE id = $1 AND (CAST($2 AS text) = '' OR namespace = $2) ORDER BY namespace LIMIT 10`
 
 func (q Queries) Namesakes(ctx context.Context, pool gorm.ConnPool, id, namespace string) ([]models.Message, error) {
 	return query(ctx, q, pool, namesakes, func(rows *sql.Rows, m *models.Message) error {

@@ -23,9 +23,9 @@ var acceptNewSQL, acceptClaimedSQL = acceptSQL(false), acceptSQL(true)
 
 // acceptSQL returns one of the two statements.
 //
-// messages_pkey decides which messages are new. It is the only index that is in the order of the producers' IDs: the
-// foreign key finds the message by its number. The statuses' sequence follows their position, because PostgreSQL
-// evaluates an identity after the ORDER BY.
+// messages_pkey decides which messages are new, with partitions message_ids_pkey, and "ids" inserts there first. Either
+// is the only index that is in the order of the producers' IDs: statuses find their message by its number. Their
+// sequence follows their position, because PostgreSQL evaluates an identity after the ORDER BY.
 //
 // The contents come as one value that the statement cuts. In an array, each of them would be copied four more times.
 // They are the last parameter: after them, the driver's buffer would have grown by their size, and would be copied for
@@ -56,15 +56,15 @@ func acceptSQL(claims bool) string {
 	return `
 WITH moment AS MATERIALIZED (
 	SELECT COALESCE({latest}, $8::timestamptz) AS now
-), ` + worker + `fresh AS (
-	INSERT INTO {messages} (id, namespace, transport_name, type, source, content, content_type, serialized_properties, ordering_key, received_at)
-	SELECT m.id, COALESCE(m.namespace, ($16::text[])[1]),
+), ` + worker + `{ids first}fresh AS (
+	INSERT INTO {messages} ({number,}id, namespace, transport_name, type, source, content, content_type, serialized_properties, ordering_key, received_at)
+	SELECT {ids.number,}m.id, COALESCE(m.namespace, ($16::text[])[1]),
 		COALESCE(m.transport_name, ($2::text[])[1]), COALESCE(m.type, ($3::text[])[1]), COALESCE(m.source, ($4::text[])[1]),
 		substring(` + contents + `::bytea FROM m.place FOR m.length), COALESCE(m.content_type, ($5::text[])[1]), COALESCE(m.properties, ($6::text[])[1]),
 		m.ordering_key, (SELECT now FROM moment)
 	FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $14::integer[], $15::integer[], $5::text[], $6::text[], $7::bytea[], $16::text[])
 		AS m(id, transport_name, type, source, place, length, content_type, properties, ordering_key, namespace)
-	ON CONFLICT (id, namespace) DO NOTHING
+	{if new}
 	RETURNING id, namespace, number, octet_length(content) + octet_length(serialized_properties) AS bytes
 ), added AS (
 	INSERT INTO {statuses} (id, message_number, message_bytes, message_id, handler_key, created_at, lane_handler, lane_key, next_attempt_at` + columns + `)
@@ -83,17 +83,18 @@ UNION ALL
 SELECT id, namespace, number, NULL, NULL FROM fresh WHERE (SELECT count(*) FROM fresh) < cardinality($1::text[])`
 }
 
-// acceptLockSQL locks known messages by messages_pkey. It does so in the order of the array, which is the order of all
-// accepts: two accepts of the same messages wait for each other instead of deadlocking. NO KEY UPDATE keeps out cleanup
-// (UPDATE) and other accepts, but not the foreign key checks of statuses. For the sub-selects, see completionsSQL. The
-// database's clock, read beside each message, says how old it is.
+// acceptLockSQL locks known messages by messages_pkey, with partitions by message_ids_pkey and their numbers. It does
+// so in the order of the array, which is the order of all accepts: two accepts of the same messages wait for each other
+// instead of deadlocking. NO KEY UPDATE keeps out cleanup (UPDATE) and other accepts, but not the foreign key checks of
+// statuses. For the sub-selects, see completionsSQL. The database's clock, read beside each message, says how old it
+// is.
 const acceptLockSQL = `
 SELECT m.id, m.namespace, m.number, m.type, m.source, m.received_at, COALESCE({latest}, $4::timestamptz), sha256(m.content) <> k.hash,
 	octet_length(m.content) + octet_length(m.serialized_properties), ` + base.SealedTerm + `
 FROM unnest((SELECT $1::text[]), (SELECT $2::bytea[]), (SELECT $3::text[])) WITH ORDINALITY AS k(id, hash, namespace, position)
-JOIN {messages} m ON m.id = k.id AND m.namespace = k.namespace
+JOIN {known message}
 ORDER BY k.position
-FOR NO KEY UPDATE OF m`
+FOR NO KEY UPDATE OF m{and its id}`
 
 // acceptKeysSQL reads the statuses of known messages by handler_statuses_pkey. It is a separate statement after the
 // lock, so that its snapshot shows the rows of the accept that held the lock before. LATERAL, kept by OFFSET, forces
@@ -134,7 +135,11 @@ FROM unnest($1::text[]::uuid[], $2::text[], $3::text[], $4::integer[], $5::bigin
 ON CONFLICT (channel, topic, "partition", record_offset, record_timestamp) DO UPDATE SET reason = EXCLUDED.reason WHERE false`
 
 func (p *Store) Accept(ctx context.Context, batch store.AcceptBatch) ([]store.Accepted, error) {
-	return base.AcceptRetrying(ctx, p.acceptTransaction(batch.Messages), p, batch, nil)
+	results, err := base.AcceptRetrying(ctx, p.acceptTransaction(batch.Messages), p, batch, nil)
+	if err != nil && p.followLayout(ctx, err) {
+		return base.AcceptRetrying(ctx, p.acceptTransaction(batch.Messages), p, batch, nil)
+	}
+	return results, err
 }
 
 func (p *Store) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage,

@@ -14,11 +14,13 @@ import (
 
 // expiredSQL reads messages by the index on (received_at, number), and their statuses by handler_statuses_pkey, message
 // by message. It uses LATERAL because the planner might otherwise read the whole table for a large batch. It locks
-// nothing, so a message with nothing to delete costs no write, however often it is read.
+// nothing, so a message with nothing to delete costs no write, however often it is read. With partitions it reads those
+// below a number, and leaves out messages that a cleanup has forgotten (see layout.go).
 const expiredSQL = `
 WITH walked AS MATERIALIZED (
-	SELECT number, received_at FROM {messages}
+	SELECT number, received_at FROM {messages} m
 	WHERE received_at < $1::timestamptz AND (received_at, number) > ($2::timestamptz, $3::bigint)
+		AND number < $8::bigint AND {remembered}
 	ORDER BY received_at, number
 	LIMIT $4
 )
@@ -32,12 +34,12 @@ FROM walked w CROSS JOIN LATERAL (
 ORDER BY w.received_at, w.number`
 
 // cleanupLockSQL uses the unique index on the messages' numbers. It skips rows that an accept or another cleanup has
-// locked. The next run comes back to that.
+// locked. The next run comes back to that. {ids} are the messages, with partitions the slim table of their IDs.
 const cleanupLockSQL = `
-SELECT number FROM {messages} WHERE number = ANY ($1::bigint[]) FOR UPDATE SKIP LOCKED`
+SELECT number FROM {ids} WHERE number = ANY ($1::bigint[]) FOR UPDATE SKIP LOCKED`
 
 // cleanupMessagesSQL finds statuses by handler_statuses_pkey, message by message, and messages by the unique index on
-// their numbers. A message's statuses are deleted with it (ON DELETE CASCADE).
+// their numbers. A message's statuses are deleted with it (ON DELETE CASCADE). With partitions only its ID is.
 const cleanupMessagesSQL = `
 WITH finished AS MATERIALIZED (
 	SELECT c.number, count(s.id) AS statuses
@@ -47,7 +49,7 @@ WITH finished AS MATERIALIZED (
 	GROUP BY c.number
 	HAVING count(*) FILTER (WHERE s.id IS NOT NULL AND NOT COALESCE(s.completed_at < COALESCE(own.cutoff, $2::timestamptz), false)) = 0
 ), deleted AS (
-	DELETE FROM {messages} WHERE number = ANY (ARRAY(SELECT number FROM finished)) RETURNING number
+	DELETE FROM {ids} WHERE number = ANY (ARRAY(SELECT number FROM finished)) RETURNING number
 )
 SELECT count(*), COALESCE(sum(f.statuses), 0)::bigint FROM deleted d JOIN finished f ON f.number = d.number`
 
@@ -57,7 +59,7 @@ DELETE FROM {statuses} s
 WHERE s.message_number = ANY ((SELECT $1::bigint[])::bigint[])
 	AND s.completed_at < COALESCE((
 		SELECT own.cutoff FROM unnest($3::text[], $4::timestamptz[]) AS own(handler_key, cutoff) WHERE own.handler_key = s.handler_key
-	), $2::timestamptz)`
+	), $2::timestamptz) AND {status remembered}`
 
 // clockSQL reads no table.
 const clockSQL = `SELECT COALESCE({latest}, $1::timestamptz)`
@@ -76,11 +78,15 @@ func (p *Store) ClockIn(ctx context.Context, pool gorm.ConnPool, now time.Time) 
 
 func (p *Store) Expired(ctx context.Context, req store.CleanupRequest) (store.ExpiredBatch, error) {
 	keys, cutoffs := ownCutoffs(req)
+	bound, err := p.walkBound(ctx, req)
+	if err != nil {
+		return store.ExpiredBatch{Next: req.After}, base.Doing("find expired partitions", err)
+	}
 	pool := p.largePool(ctx)
 	candidates, err := store.Query(ctx, pool, p.Text(expiredSQL), func(rows *sql.Rows, c *base.Candidate) error {
 		return rows.Scan(&c.MessageNumber, &c.ReceivedAt, &c.Expired)
 	}, base.WalkEnd(req).UTC(), req.After.ReceivedAt.UTC(), req.After.MessageNumber, req.Limit, req.Cutoff.UTC(), keys,
-		cutoffs)
+		cutoffs, bound)
 	if err != nil {
 		return store.ExpiredBatch{Next: req.After}, base.Doing("find expired messages", err)
 	}
@@ -142,6 +148,9 @@ func (p *Store) Cleanup(ctx context.Context, req store.CleanupRequest) (store.Cl
 			return err
 		}
 		result.Messages, result.Statuses = counts[0][0], counts[0][1]
+		if err := p.deleteKept(ctx, pool, numbers); err != nil {
+			return err
+		}
 		if result.Messages == int64(len(numbers)) {
 			return nil
 		}
@@ -184,7 +193,7 @@ WHERE s.message_number = a.number AND s.handler_key = a.handler_key AND s.versio
 // which also serves the cascade. The cascade has nothing left to delete. The statement's snapshot is younger than the
 // locks, so it shows all rows that an accept has added.
 const deleteMessagesSQL = `
-DELETE FROM {messages} m WHERE m.number = ANY ($1::bigint[])
+DELETE FROM {ids} m WHERE m.number = ANY ($1::bigint[])
 	AND NOT EXISTS (SELECT FROM {statuses} s WHERE s.message_number = m.number OFFSET 0)`
 
 // DeleteExpired works like Cleanup: it takes locks first, and its later snapshots show the rows that were added before
@@ -217,7 +226,10 @@ func (p *Store) DeleteExpired(ctx context.Context, expired []store.ExpiredMessag
 		}
 		result.Messages, err = store.Exec(ctx, pool, p.Text(deleteMessagesSQL), whole)
 		result.Passed = int64(len(expired)-len(ours)+len(whole)) - result.Messages
-		return err
+		if err != nil {
+			return err
+		}
+		return p.deleteKept(ctx, pool, whole)
 	})
 	if err != nil {
 		return store.CleanupResult{}, base.Doing("delete archived messages", err)

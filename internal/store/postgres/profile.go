@@ -28,6 +28,8 @@ import (
 type profile struct {
 	portable bool
 	why      string // it is portable
+	// partitioned says that messages and statuses are in partitions of a time. Only the native profile has them.
+	partitioned bool
 }
 
 // forced is the profile of store.Options.Portable.
@@ -39,11 +41,15 @@ var forced = profile{portable: true, why: "option PortableSQL is on"}
 // that row's role.
 func (f profile) words() []string {
 	if f.portable {
-		return []string{"{place}", "id", "{at place}", base.OpenSQL + ` AND id`, "{touched}", "false",
-			"{claims lock}", claimsLockPortable, "{release lock}", releaseLockPortable, "{evictable}", "true"}
+		return append([]string{"{place}", "id", "{at place}", base.OpenSQL + ` AND id`, "{touched}", "false",
+			"{claims lock}", claimsLockPortable, "{release lock}", releaseLockPortable, "{evictable}", "true"}, plainWords...)
 	}
-	return []string{"{place}", "ctid", "{at place}", "ctid", "{touched}", "xmax <> 0",
+	locks := []string{"{touched}", "xmax <> 0",
 		"{claims lock}", claimsLock, "{release lock}", releaseLock, "{evictable}", evictable}
+	if f.partitioned {
+		return append(locks, partitionedWords...)
+	}
+	return append(append(locks, "{place}", "ctid", "{at place}", atPlace), plainWords...)
 }
 
 // isPortable reports whether the portable profile was chosen. Until choose was called it was not.
@@ -97,7 +103,11 @@ func (p *Store) choose(ctx context.Context, pool gorm.ConnPool) error {
 		p.become(profile{portable: true, why: "the server has no function " + missing[0]})
 		return nil
 	}
-	p.become(profile{})
+	partitioned, err := p.readLayout(ctx, pool)
+	if err != nil {
+		return fmt.Errorf("%w: asked for the tables' layout", err)
+	}
+	p.become(profile{partitioned: partitioned})
 	return nil
 }
 

@@ -207,7 +207,11 @@ var actionTests = []test{
 		s.accept(messages(500, "mail")...) // so that two of them are found by their numbers
 		numbers, tx, operator := s.numbers("b", "a"), s.begin(), s.begin()
 		pool, done := s.poolOf(operator), make(chan error, 1)
-		s.lock(tx, "inbox_messages", "id = 'a'")
+		table := "inbox_messages"
+		if s.store.Partitioned() {
+			table = "inbox_message_ids"
+		}
+		s.lock(tx, table, "id = 'a'")
 		go func() {
 			locked, err := s.store.LockMessages(s.ctx, pool, numbers)
 			if err == nil && len(locked) != len(numbers) {
@@ -216,7 +220,7 @@ var actionTests = []test{
 			done <- err
 		}()
 		s.waitForLock()
-		s.lock(tx, "inbox_messages", "id = 'b'") // a deadlock if the operator has locked it first
+		s.lock(tx, table, "id = 'b'") // a deadlock if the operator has locked it first
 		require.NoError(s, tx.Commit().Error)
 		require.NoError(s, <-done)
 	}},

@@ -7,6 +7,7 @@ import (
 	"database/sql"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -45,6 +46,15 @@ func RunOn(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store), server
 		{"Model", modelTests},
 		{"Everything concurrently", modelRaceTests},
 	})
+}
+
+// RunSpread is Run for a store whose messages are in many partitions. It leaves out what deletes rows, which cleanup
+// drops with their partitions there.
+func RunSpread(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store)) {
+	run(t, open, onPostgres, slices.DeleteFunc(slices.Clone(statementGroups), func(g group) bool {
+		return g.name == "Cleanup" || g.name == "Archive"
+	}))
+	run(t, open, onPostgres, []group{{"Concurrent accepts", acceptRaceTests}, {"Concurrent lanes", laneRaceTests}})
 }
 
 // RunPortable is Run for a store on PostgreSQL with the portable profile.
@@ -499,6 +509,38 @@ func MigratedPortable(t testing.TB, db, own *gorm.DB) (*gorm.DB, store.Store) {
 	t.Helper()
 	require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, "test"))
 	return db, opened(t, own, store.Options{TestClock: true, Portable: true})
+}
+
+// MigratedPartitioned is Migrated with the partitioned layout. All rows are in the partitions of what is kept, from
+// which cleanup deletes rows.
+func MigratedPartitioned(t testing.TB, db *gorm.DB) (*gorm.DB, store.Store) {
+	t.Helper()
+	db, st := partitioned(t, db)
+	require.NoError(t, db.Exec("DROP TABLE inbox_messages_p0, inbox_messages_p1, inbox_handler_statuses_p0, inbox_handler_statuses_p1").Error)
+	return db, st
+}
+
+// MigratedSpread is Migrated with the partitioned layout, of which every fourth message begins a partition. After ten
+// partitions rows are kept in the last.
+func MigratedSpread(t testing.TB, db *gorm.DB) (*gorm.DB, store.Store) {
+	t.Helper()
+	db, st := partitioned(t, db)
+	for slot := int64(2); slot <= 10; slot++ {
+		for table := range strings.FieldsSeq("inbox_messages inbox_handler_statuses") {
+			require.NoError(t, db.Exec(fmt.Sprintf("CREATE TABLE %[1]s_p%[2]d PARTITION OF %[1]s FOR VALUES FROM (%[2]d0000000000) TO (%[3]d0000000000)",
+				table, slot, slot+1)).Error)
+		}
+	}
+	require.NoError(t, db.Exec("ALTER SEQUENCE inbox_message_ids_number_seq INCREMENT BY 2500000007").Error)
+	return db, st
+}
+
+func partitioned(t testing.TB, db *gorm.DB) (*gorm.DB, store.Store) {
+	t.Helper()
+	db, st := Migrated(t, db)
+	require.NoError(t, st.(interface{ Partition(context.Context) error }).Partition(t.Context()))
+	require.True(t, st.Partitioned())
+	return db, st
 }
 
 func opened(t testing.TB, db *gorm.DB, options store.Options) store.Store {

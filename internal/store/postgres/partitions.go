@@ -1,0 +1,382 @@
+package postgres
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/base"
+)
+
+// A partition has the numbers of one slot: slot·slotSize and up. A new partition begins when the sequence is set to the
+// next slot, which locks nothing. So a time is a slot although a number says nothing about time, and if no cleaner runs
+// for long, the current partition goes on taking rows. Up to 900,000 slots are exact as numbers of JavaScript.
+const slotSize = 10_000_000_000
+
+// maxKept is how many messages are moved out of a partition while the tables are locked.
+const maxKept = 1000
+
+// lockWait bounds how long all statements wait behind a change of the partitions. It is shorter than PostgreSQL's
+// deadlock_timeout: if a transaction that waits for us holds what we wait for, we give up before one of its statements
+// fails.
+const lockWait = `SET LOCAL lock_timeout = '500ms'`
+
+// These statements read the catalog by the table's OID, or the sequence.
+const (
+	slotsSQL = `
+SELECT c.relname::text FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = to_regclass('{messages}')`
+
+	currentSlotSQL = `SELECT COALESCE(pg_sequence_last_value(pg_get_serial_sequence('{message ids}', 'number')::regclass), 0)`
+
+	detachedSQL = `
+SELECT c.relname::text FROM pg_class p JOIN pg_class c ON c.relnamespace = p.relnamespace AND c.relkind = 'r' AND NOT c.relispartition
+	AND left(c.relname, length(p.relname) + 2) = p.relname || '_p'
+WHERE p.oid = to_regclass($1)`
+
+	// beginSlotSQL never sets the sequence back. Whoever does so takes turns with others.
+	beginSlotSQL = `
+SELECT setval(pg_get_serial_sequence('{message ids}', 'number')::regclass, $1::bigint)
+WHERE COALESCE(pg_sequence_last_value(pg_get_serial_sequence('{message ids}', 'number')::regclass), 0) < $1::bigint`
+	slotTurnSQL = `SELECT pg_advisory_xact_lock(hashtextextended('{message ids}', 0))`
+)
+
+// These statements use the index on (received_at, number) of one partition.
+const (
+	newestSQL = `SELECT max(received_at) FROM {leaf}`
+	oldestSQL = `SELECT min(received_at) FROM {leaf}`
+)
+
+// inPartition are the numbers of a partition, by its unique index. What was kept of earlier ones is below them.
+const inPartition = `number >= (SELECT min(number) FROM {leaf}) AND number < $1`
+
+// knownSQL uses message_ids_number. Its limit says whether there are too many.
+const knownSQL = `SELECT number FROM {message ids} WHERE ` + inPartition + ` ORDER BY number LIMIT $2`
+
+// stayingSQL also finds the messages with an open status by handler_statuses_open: one that was forgotten may have been
+// run again by an operator.
+const stayingSQL = `
+(SELECT number FROM {message ids} WHERE ` + inPartition + ` LIMIT $2)
+UNION
+(SELECT message_number FROM {statuses leaf} WHERE ` + base.OpenSQL + ` LIMIT $2)`
+
+// rememberSQL uses the unique index on the partition's numbers. A known ID is another message's by now.
+const rememberSQL = `
+INSERT INTO {message ids} (id, namespace, number)
+SELECT id, namespace, number FROM {leaf} WHERE number = ANY ($1::bigint[]) ON CONFLICT DO NOTHING`
+
+const (
+	messageColumnsSQL = `id, namespace, number, transport_name, type, source, content, content_type, serialized_properties, ordering_key, received_at`
+	statusColumnsSQL  = `id, message_number, sequence, created_at, error_count, abandoned_count, interrupted_count, requeued_count, message_bytes,
+	message_id, handler_key, is_poisoned, is_waiting, holds_lane, outcome, version, processing_started_at, completed_at, next_attempt_at, published_at,
+	poisoned_at, worker_id, lane_handler, lane_key, last_error, fingerprint, attempts`
+)
+
+// dropSQL takes a partition out of the tables and moves what stays. Once the partition is detached, its numbers belong
+// to the partitions of what is kept. These statements use the partition's unique index on numbers and its
+// handler_statuses_pkey.
+var dropSQL = []string{
+	`ALTER TABLE {statuses} DETACH PARTITION {statuses leaf}`,
+	`ALTER TABLE {messages} DETACH PARTITION {leaf}`,
+	`INSERT INTO {messages} (` + messageColumnsSQL + `) SELECT ` + messageColumnsSQL + ` FROM {leaf} WHERE number = ANY ($1::bigint[])`,
+	`INSERT INTO {statuses} (` + statusColumnsSQL + `) SELECT ` + statusColumnsSQL + ` FROM {statuses leaf} WHERE message_number = ANY ($1::bigint[])`,
+}
+
+// keptSQL deletes what was forgotten from the partitions of what is kept, by handler_statuses_pkey and the unique index
+// on numbers.
+var keptSQL = []string{
+	`DELETE FROM {kept statuses} s WHERE s.message_number = ANY ($1::bigint[])
+	AND (SELECT true FROM {message ids} i WHERE i.number = s.message_number) IS NULL`,
+	`DELETE FROM {kept} m WHERE m.number = ANY ($1::bigint[]) AND (SELECT true FROM {message ids} i WHERE i.number = m.number) IS NULL`,
+}
+
+// These statements use the unique index on numbers of one partition, message_ids_number and handler_statuses_pkey.
+// Messages with an open status, which an operator has run again, stay.
+const (
+	forgottenSQL = `
+SELECT number FROM {leaf} m WHERE (SELECT true FROM {message ids} i WHERE i.number = m.number) IS NULL
+	AND NOT EXISTS (SELECT FROM {statuses leaf} s WHERE s.message_number = m.number AND s.completed_at IS NULL OFFSET 0)
+ORDER BY number LIMIT $1`
+	thinStatusesSQL = `DELETE FROM {statuses leaf} WHERE message_number = ANY ($1::bigint[])`
+	thinSQL         = `DELETE FROM {leaf} WHERE number = ANY ($1::bigint[])`
+)
+
+// statusesStorage is what the migration gives the statuses' table, for each of its partitions.
+const statusesStorage = ` WITH (fillfactor = 40, autovacuum_vacuum_scale_factor = 0.01, vacuum_index_cleanup = on)`
+
+// ofSlot returns a statement for one partition.
+func (p *Store) ofSlot(statement string, slot int64) string {
+	name := func(table, suffix string) string { return strings.TrimSuffix(p.Text(table), `"`) + suffix + `"` }
+	own := "_p" + strconv.FormatInt(slot, 10)
+	return p.Text(strings.NewReplacer("{leaf}", name("{messages}", own), "{statuses leaf}", name("{statuses}", own),
+		"{kept}", name("{messages}", "_kept"), "{kept statuses}", name("{statuses}", "_kept")).Replace(statement))
+}
+
+// slots returns the partitions from the first to the one that takes new rows.
+func (p *Store) slots(ctx context.Context) (slots []int64, current int64, err error) {
+	pool := p.Pool(ctx)
+	names, err := store.Query(ctx, pool, p.Text(slotsSQL), store.Value[string])
+	if err != nil {
+		return nil, 0, err
+	}
+	last, err := store.Query(ctx, pool, p.Text(currentSlotSQL), store.Value[int64])
+	if err != nil {
+		return nil, 0, err
+	}
+	return slotsOf(names), last[0] / slotSize, nil
+}
+
+// slotsOf returns the slots in the names of partitions, ascending.
+func slotsOf(names []string) (slots []int64) {
+	for _, name := range names {
+		if slot, err := strconv.ParseInt(name[strings.LastIndex(name, "_p")+2:], 10, 64); err == nil {
+			slots = append(slots, slot)
+		}
+	}
+	slices.Sort(slots)
+	return slots
+}
+
+// age runs newestSQL or oldestSQL. It returns the zero time for an empty partition.
+func (p *Store) age(ctx context.Context, statement string, slot int64) (time.Time, error) {
+	found, err := store.Query(ctx, p.Pool(ctx), p.ofSlot(statement, slot), store.Value[sql.NullTime])
+	if err != nil {
+		return time.Time{}, err
+	}
+	return found[0].Time.UTC(), nil
+}
+
+// expiredSlots returns the first partitions, of which all messages are older than before and which take no new ones.
+func (p *Store) expiredSlots(ctx context.Context, before time.Time) (expired, rest []int64, err error) {
+	slots, current, err := p.slots(ctx)
+	for i, slot := range slots {
+		if err != nil || slot >= current {
+			return slots[:i], slots[i:], err
+		}
+		newest, failed := p.age(ctx, newestSQL, slot)
+		if err = failed; err == nil && !newest.Before(before) {
+			return slots[:i], slots[i:], nil
+		}
+	}
+	return slots, nil, err
+}
+
+// walkBound returns below which number a cleanup reads messages. Rows of a partition that will be dropped are left
+// alone until all of them have expired, so that each of them is read once.
+func (p *Store) walkBound(ctx context.Context, req store.CleanupRequest) (int64, error) {
+	if !p.Partitioned() || req.Live {
+		return math.MaxInt64, nil
+	}
+	_, rest, err := p.expiredSlots(ctx, req.Earliest())
+	if err != nil || len(rest) == 0 {
+		return math.MaxInt64, err
+	}
+	return rest[0] * slotSize, nil
+}
+
+// deleteKept deletes messages that are forgotten and in no partition that will be dropped.
+func (p *Store) deleteKept(ctx context.Context, pool gorm.ConnPool, numbers []int64) error {
+	if !p.Partitioned() {
+		return nil
+	}
+	for _, statement := range keptSQL {
+		if _, err := store.Exec(ctx, pool, p.ofSlot(statement, 0), numbers); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// KeepPartitions drops the partitions that have expired and begins a new one.
+func (p *Store) KeepPartitions(ctx context.Context, req store.PartitionsRequest) (r store.PartitionsResult, err error) {
+	if err := p.RefreshLayout(ctx); err != nil || !p.Partitioned() {
+		return r, err
+	}
+	if err := p.dropDetached(ctx); err != nil {
+		return r, base.Doing("drop a detached partition", err)
+	}
+	expired, _, err := p.expiredSlots(ctx, req.Before)
+	if err != nil {
+		return r, base.Doing("find expired partitions", err)
+	}
+	for _, slot := range expired {
+		known, err := store.Query(ctx, p.Pool(ctx), p.ofSlot(knownSQL, slot), store.Value[int64],
+			(slot+1)*slotSize, maxKept+1)
+		switch {
+		case err != nil:
+			return r, base.Doing("count what stays of a partition", err)
+		case len(known) > maxKept:
+			r.Crowded++
+			deleted, err := p.thin(ctx, slot, req.Limit)
+			if r.Deleted += deleted; err != nil {
+				return r, fmt.Errorf("delete from partition %d: %w", slot, err)
+			}
+			continue
+		}
+		moved, err := p.drop(ctx, slot)
+		if errors.Is(err, errCrowded) {
+			r.Crowded++
+			continue
+		}
+		if err != nil {
+			return r, fmt.Errorf("drop partition %d: %w", slot, err)
+		}
+		r.Dropped, r.Moved = r.Dropped+1, r.Moved+moved
+	}
+	began, err := p.beginSlot(ctx, req)
+	if began {
+		r.Began = 1
+	}
+	return r, base.Doing("begin a partition", err)
+}
+
+// thin deletes messages that were forgotten from a partition that cannot be dropped yet.
+func (p *Store) thin(ctx context.Context, slot int64, limit int) (deleted int64, err error) {
+	err = p.withoutJIT(ctx, func(pool gorm.ConnPool) error {
+		numbers, err := store.Query(ctx, pool, p.ofSlot(forgottenSQL, slot), store.Value[int64], limit)
+		if err != nil || len(numbers) == 0 {
+			return err
+		}
+		if _, err := store.Exec(ctx, pool, p.ofSlot(thinStatusesSQL, slot), numbers); err != nil {
+			return err
+		}
+		deleted, err = store.Exec(ctx, pool, p.ofSlot(thinSQL, slot), numbers)
+		return err
+	})
+	return deleted, err
+}
+
+var errCrowded = errors.New("too many messages of the partition stay")
+
+// drop detaches a partition in a transaction that moves what stays, and then drops it. The tables are not locked
+// any more while the files of the partition are removed.
+//
+// All that could add something to a message that is forgotten has found its ID before the ID was deleted, and locked
+// it. So it was committed before, and the message is not forgotten, or its status is open.
+func (p *Store) drop(ctx context.Context, slot int64) (moved int, err error) {
+	err = p.Transaction(ctx, func(pool gorm.ConnPool) error {
+		if err := p.lockTables(ctx, pool); err != nil {
+			return err
+		}
+		staying, err := store.Query(ctx, pool, p.ofSlot(stayingSQL, slot), store.Value[int64],
+			(slot+1)*slotSize, maxKept+1)
+		if err != nil {
+			return err
+		}
+		if len(staying) > maxKept {
+			return errCrowded
+		}
+		if staying == nil {
+			staying = []int64{} // nil would be NULL
+		}
+		if _, err := store.Exec(ctx, pool, p.ofSlot(rememberSQL, slot), staying); err != nil {
+			return err
+		}
+		for _, statement := range dropSQL {
+			var args []any
+			if strings.Contains(statement, "$1") {
+				args = []any{staying}
+			}
+			if _, err := store.Exec(ctx, pool, p.ofSlot(statement, slot), args...); err != nil {
+				return err
+			}
+		}
+		moved = len(staying)
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	return moved, p.dropDetached(ctx)
+}
+
+// lockTables locks both tables until the transaction ends, in the order in which accepts do. First it keeps autovacuum
+// away from them and their partitions, which no program waits for: a server ends an autovacuum that it waits for only
+// after deadlock_timeout, which is longer than lockWait.
+func (p *Store) lockTables(ctx context.Context, pool gorm.ConnPool) error {
+	for _, statement := range []string{`SET LOCAL lock_timeout = '5s'`,
+		`LOCK TABLE {messages}, {statuses} IN SHARE UPDATE EXCLUSIVE MODE`, lockWait, `LOCK TABLE ONLY {messages} IN ACCESS EXCLUSIVE MODE`,
+		`LOCK TABLE ONLY {statuses} IN ACCESS EXCLUSIVE MODE`} {
+		if _, err := store.Exec(ctx, pool, p.Text(statement)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// dropDetached drops partitions that were detached. What stays of them was moved with that. Statuses go first: those of
+// the plain layout refer to their messages.
+func (p *Store) dropDetached(ctx context.Context) error {
+	for _, table := range []string{"{statuses}", "{messages}"} {
+		names, err := store.Query(ctx, p.Pool(ctx), detachedSQL, store.Value[string], p.Text(table))
+		if err != nil {
+			return err
+		}
+		for _, slot := range slotsOf(names) {
+			leaf := `DROP TABLE IF EXISTS {leaf}`
+			if table == "{statuses}" {
+				leaf = `DROP TABLE IF EXISTS {statuses leaf}`
+			}
+			if _, err := store.Exec(ctx, p.Pool(ctx), p.ofSlot(leaf, slot)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// newSlotSQL makes the next partition.
+var newSlotSQL = []string{
+	`CREATE TABLE IF NOT EXISTS {leaf} PARTITION OF {messages} FOR VALUES FROM ({start}) TO ({next})`,
+	`CREATE TABLE IF NOT EXISTS {statuses leaf} PARTITION OF {statuses} FOR VALUES FROM ({start}) TO ({next})` + statusesStorage,
+	granted("{messages}", "{statuses}", "{leaf}", "{statuses leaf}"),
+}
+
+// makeSlot makes a partition, in a transaction that has locked the tables.
+func (p *Store) makeSlot(ctx context.Context, pool gorm.ConnPool, slot int64) error {
+	for _, statement := range newSlotSQL {
+		statement = strings.NewReplacer("{start}", strconv.FormatInt(slot*slotSize, 10),
+			"{next}", strconv.FormatInt((slot+1)*slotSize, 10)).Replace(statement)
+		if _, err := store.Exec(ctx, pool, p.ofSlot(statement, slot)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// beginSlot makes the next partition and then sets the sequence to it, if the current one has rows for long enough. The
+// sequence does not roll back, so the partition is committed first.
+func (p *Store) beginSlot(ctx context.Context, req store.PartitionsRequest) (bool, error) {
+	_, current, err := p.slots(ctx)
+	if err != nil || req.Every <= 0 {
+		return false, err
+	}
+	oldest, err := p.age(ctx, oldestSQL, current)
+	if err != nil || oldest.IsZero() || req.Now.Sub(oldest) < req.Every {
+		return false, err
+	}
+	err = p.Transaction(ctx, func(pool gorm.ConnPool) error {
+		if err := p.lockTables(ctx, pool); err != nil {
+			return err
+		}
+		return p.makeSlot(ctx, pool, current+1)
+	})
+	if err != nil {
+		return false, err
+	}
+	return true, p.Transaction(ctx, func(pool gorm.ConnPool) error {
+		if _, err := store.Exec(ctx, pool, p.Text(slotTurnSQL)); err != nil {
+			return err
+		}
+		_, err := store.Exec(ctx, pool, p.Text(beginSlotSQL), (current+1)*slotSize)
+		return err
+	})
+}

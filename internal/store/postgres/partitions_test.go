@@ -1,0 +1,263 @@
+package postgres_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/postgres"
+	"github.com/gorm-inbox/inbox/internal/store/storetest"
+	"github.com/gorm-inbox/inbox/internal/testenv"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+
+// parted is an inbox in the partitioned layout.
+type parted struct {
+	*testing.T
+	db    *gorm.DB
+	store *postgres.Store
+}
+
+func newParted(t *testing.T) *parted {
+	db, opened := storetest.Migrated(t, testenv.Postgres(t))
+	p := &parted{t, db, opened.(*postgres.Store)}
+	require.NoError(t, p.store.Partition(t.Context()))
+	return p
+}
+
+// accept reports for each ID whether it was new.
+func (p *parted) accept(at time.Time, ids ...string) (inserted []bool) {
+	p.Helper()
+	var batch []store.NewMessage
+	for _, id := range ids {
+		batch = append(batch, numbered(id))
+	}
+	accepted, err := p.store.Accept(p.Context(), store.AcceptBatch{Messages: batch, Now: at})
+	require.NoError(p, err)
+	for _, a := range accepted {
+		inserted = append(inserted, a.Inserted)
+	}
+	return inserted
+}
+
+func numbered(id string) store.NewMessage {
+	return store.NewMessage{Message: models.Message{ID: id, Namespace: "orders", TransportName: "kafka", Type: "placed",
+		Source: "/shop", Content: []byte(id), ContentType: "text/plain", SerializedProperties: "{}"},
+		Handlers: []store.NewStatus{{HandlerKey: "mail"}}}
+}
+
+func (p *parted) claim(at time.Time, most int) []store.Claim {
+	p.Helper()
+	claimed, err := p.store.Claim(p.Context(), store.ClaimRequest{Now: at, Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: most}}})
+	require.NoError(p, err)
+	return claimed.Claims
+}
+
+func (p *parted) complete(at time.Time, claims ...store.Claim) {
+	p.Helper()
+	var done []store.Completion
+	for _, c := range claims {
+		done = append(done, store.Completion{StatusID: c.StatusID, Version: c.Version,
+			Outcome: models.OutcomeProcessed})
+	}
+	applied, err := p.store.Complete(p.Context(), done, at, store.AwaitLocked)
+	require.NoError(p, err)
+	require.NotContains(p, applied, false)
+}
+
+// clean deletes what was completed before a time, and then does what is to be done about partitions.
+func (p *parted) clean(
+	before time.Time, every time.Duration, now time.Time,
+) (store.CleanupResult, store.PartitionsResult) {
+	p.Helper()
+	cleaned, err := p.store.Cleanup(p.Context(), store.CleanupRequest{Cutoff: before, Limit: 10_000})
+	require.NoError(p, err)
+	kept, err := p.store.KeepPartitions(p.Context(),
+		store.PartitionsRequest{Before: before, Every: every, Now: now, Limit: 10_000})
+	require.NoError(p, err)
+	return cleaned, kept
+}
+
+func (p *parted) rows(table string) (ids []string) {
+	p.Helper()
+	column := map[bool]string{true: "message_id", false: "id"}[strings.Contains(table, "statuses")]
+	require.NoError(p, p.db.Raw("SELECT "+column+" FROM "+table+" ORDER BY 1").Scan(&ids).Error)
+	return ids
+}
+
+// TestExpiredPartitionIsDroppedWithoutItsStragglers proves contract 6.8: what is not completed outlives its partition,
+// and its ID stays known. What is dropped is forgotten.
+func TestExpiredPartitionIsDroppedWithoutItsStragglers(t *testing.T) {
+	t.Parallel()
+	p := newParted(t)
+	p.accept(noon, "done", "late", "open", "poisoned")
+	claims := p.claim(noon, 4)
+	slices.SortFunc(claims, func(a, b store.Claim) int { return int(a.MessageNumber - b.MessageNumber) })
+	p.complete(noon, claims[0])
+	p.complete(noon.Add(3*time.Hour), claims[1])
+	settled, err := p.store.Settle(t.Context(), []store.Settlement{
+		{StatusID: claims[2].StatusID, HandlerKey: "mail", Version: claims[2].Version, NextAttemptAt: &noon},
+		{StatusID: claims[3].StatusID, HandlerKey: "mail", Version: claims[3].Version, Poisoned: true},
+	}, store.AwaitLocked)
+	require.NoError(t, err)
+	require.Equal(t, []bool{true, true}, settled)
+
+	_, kept := p.clean(noon.Add(-time.Hour), time.Hour, noon.Add(2*time.Hour))
+	require.Equal(t, store.PartitionsResult{Dropped: 1, Began: 1}, kept, "the plain tables' partition is empty")
+	require.Equal(t, []bool{false, true}, p.accept(noon.Add(2*time.Hour), "done", "second"))
+
+	cleaned, kept := p.clean(noon.Add(time.Hour), 0, noon.Add(2*time.Hour))
+	require.EqualValues(t, 1, cleaned.Messages)
+	require.Equal(t, store.PartitionsResult{Dropped: 1, Moved: 3}, kept)
+	for _, table := range []string{"inbox_messages", "inbox_handler_statuses"} {
+		require.Equal(t, []string{"late", "open", "poisoned", "second"}, p.rows(table))
+		require.Equal(t, []string{"late", "open", "poisoned"}, p.rows(table+"_kept"))
+	}
+	require.Equal(t, []string{"late", "open", "poisoned", "second"}, p.rows("inbox_message_ids"))
+	require.Equal(t, []bool{false, false, false, true}, p.accept(noon.Add(2*time.Hour), "late", "open", "poisoned", "done"))
+
+	moved := p.claim(noon.Add(2*time.Hour), 1)
+	require.Equal(t, "open", moved[0].MessageID)
+	require.Equal(t, []byte("open"), moved[0].Message.Content)
+	p.complete(noon.Add(3*time.Hour), moved...)
+	cleaned, _ = p.clean(noon.Add(4*time.Hour), 0, noon.Add(4*time.Hour))
+	require.EqualValues(t, 2, cleaned.Messages)
+	require.Equal(t, []string{"poisoned"}, p.rows("inbox_messages_kept"), "what is kept is deleted row by row")
+}
+
+// TestStatusRunAgainAfterItsMessageWasForgottenIsNotDropped proves that an open status is never dropped.
+func TestStatusRunAgainAfterItsMessageWasForgottenIsNotDropped(t *testing.T) {
+	t.Parallel()
+	p := newParted(t)
+	p.accept(noon, "again", "done")
+	p.complete(noon, p.claim(noon, 2)...)
+	p.clean(noon.Add(-time.Hour), time.Hour, noon.Add(2*time.Hour))
+	p.accept(noon.Add(2*time.Hour), "second")
+	cleaned, err := p.store.Cleanup(t.Context(), store.CleanupRequest{Cutoff: noon.Add(time.Hour), Limit: 10})
+	require.NoError(t, err)
+	require.EqualValues(t, 2, cleaned.Messages)
+	require.NoError(t, p.db.Exec("UPDATE inbox_handler_statuses SET completed_at = NULL, outcome = '', version = version + 1 WHERE message_id = 'again'").Error)
+	_, kept := p.clean(noon.Add(time.Hour), 0, noon.Add(2*time.Hour))
+	require.Equal(t, store.PartitionsResult{Dropped: 1, Moved: 1}, kept)
+	require.Equal(t, []string{"again", "second"}, p.rows("inbox_messages"))
+	require.Equal(t, []bool{false}, p.accept(noon.Add(2*time.Hour), "again"))
+}
+
+// TestClaimThatDoesNotKnowOfPartitionsFindsNothing proves that a process that has not seen the change of the layout yet
+// claims no row of another partition instead of its own.
+func TestClaimThatDoesNotKnowOfPartitionsFindsNothing(t *testing.T) {
+	t.Parallel()
+	dsn := testenv.PostgresDSN(t)
+	_, opened := storetest.Migrated(t, testenv.OpenPostgres(t, dsn))
+	late := &parted{t, nil, opened.(*postgres.Store)}
+	late.accept(noon, "before")
+	db, changed := storetest.Migrated(t, testenv.OpenPostgres(t, dsn))
+	p := &parted{t, db, changed.(*postgres.Store)}
+	require.NoError(t, p.store.Partition(t.Context()))
+	p.accept(noon, "first")
+	p.complete(noon, p.claim(noon, 1)...)
+	require.Empty(t, late.claim(noon, 10))
+	require.NoError(t, late.store.RefreshLayout(t.Context()))
+	claims := late.claim(noon, 10)
+	require.Len(t, claims, 1)
+	late.complete(noon, claims...)
+}
+
+// TestLaneHasOneClaimedRowAcrossPartitions proves contract 5.12 where a unique index cannot.
+func TestLaneHasOneClaimedRowAcrossPartitions(t *testing.T) {
+	t.Parallel()
+	p := newParted(t)
+	p.accept(noon, "first")
+	p.clean(noon.Add(-time.Hour), time.Hour, noon.Add(2*time.Hour))
+	p.accept(noon.Add(2*time.Hour), "second")
+	hold := func(id string, holds bool) error {
+		return p.db.Exec("UPDATE inbox_handler_statuses SET lane_handler = 1, lane_key = 2, holds_lane = ? WHERE message_id = ?", holds, id).Error
+	}
+	require.NoError(t, hold("first", true))
+	require.True(t, store.IsUniqueViolation(hold("second", true)))
+	require.NoError(t, hold("first", false))
+	require.NoError(t, hold("second", true))
+	require.NoError(t, p.db.Exec("DELETE FROM inbox_handler_statuses WHERE message_id = 'second'").Error)
+	require.NoError(t, hold("first", true))
+}
+
+// TestLayoutChangesToAndFroWhileProgramsRun proves contract 6.8: nothing is lost or doubled by programs that accept,
+// claim and complete meanwhile.
+func TestLayoutChangesToAndFroWhileProgramsRun(t *testing.T) {
+	t.Parallel()
+	dsn := testenv.PostgresDSN(t)
+	db, opened := storetest.Migrated(t, testenv.OpenPostgres(t, dsn))
+	changer := &parted{t, db, opened.(*postgres.Store)}
+	var ledger sync.Map
+	ctx, stop := context.WithCancel(t.Context())
+	var programs sync.WaitGroup
+	accepted := make([]int, 2)
+	for i := range accepted {
+		own, st := storetest.Migrated(t, testenv.OpenPostgres(t, dsn))
+		p := &parted{t, own, st.(*postgres.Store)}
+		programs.Go(func() {
+			for n := 0; ; n++ {
+				if ctx.Err() == nil {
+					id := fmt.Sprintf("%d-%d", i, n)
+					require.Equal(t, []bool{true}, p.accept(noon, id))
+					require.Equal(t, []bool{false}, p.accept(noon, id))
+					accepted[i]++
+				}
+				if n%20 == 0 || ctx.Err() != nil { // as a heartbeat does
+					require.NoError(t, p.store.RefreshLayout(t.Context()))
+				}
+				claims := p.claim(noon, 10)
+				for _, c := range claims {
+					_, twice := ledger.LoadOrStore(c.MessageID, true)
+					require.False(t, twice, c.MessageID)
+				}
+				p.complete(noon, claims...)
+				if ctx.Err() != nil && len(claims) == 0 {
+					return
+				}
+			}
+		})
+	}
+	handled := func() (n int) {
+		ledger.Range(func(any, any) bool { n++; return true })
+		return n
+	}
+	await := func(more int) {
+		goal := handled() + more
+		require.Eventually(t, func() bool { return handled() >= goal }, testenv.Patience, time.Millisecond)
+	}
+	await(20)
+	require.NoError(t, changer.store.Partition(t.Context()))
+	await(20)
+	_, err := changer.store.KeepPartitions(t.Context(),
+		store.PartitionsRequest{Every: time.Hour, Now: noon.Add(2 * time.Hour), Limit: 1})
+	require.NoError(t, err)
+	require.ErrorIs(t, changer.store.Unpartition(t.Context()), postgres.ErrPartitionsLeft)
+	await(20)
+	stop()
+	programs.Wait()
+	require.Equal(t, accepted[0]+accepted[1], handled())
+	all := len(changer.rows("inbox_messages"))
+	require.Equal(t, handled(), all)
+
+	_, kept := changer.clean(noon.Add(time.Minute), 0, noon.Add(2*time.Hour))
+	require.Equal(t, 2, kept.Dropped)
+	require.NoError(t, changer.store.Unpartition(t.Context()))
+	require.NoError(t, models.CheckSchema(t.Context(), db, models.Naming{}, "test"))
+	require.False(t, changer.store.Partitioned())
+	rest := changer.rows("inbox_messages")
+	require.Less(t, len(rest), all)
+	require.Equal(t, []bool{false}, changer.accept(noon, rest[0]))
+	require.NoError(t, changer.store.Partition(t.Context()), "and again")
+	require.Equal(t, []bool{false, true}, changer.accept(noon, rest[0], "new"))
+}
