@@ -22,6 +22,7 @@ func All() []trial.Group {
 		Xmin(),
 		Portable(),
 		Cleanup(),
+		Partitions(),
 		Operations(),
 		ManyOperations(),
 		Workers(),
