@@ -27,7 +27,7 @@ func (w *world) tracks(f *fleet, l *load, only *regexp.Regexp) []track {
 			cell{"broker_killed", w.brokerOutage(id, "killed", b.Kill, b.Start), down})
 	}
 	tracks := []track{
-		{name: "kills", pause: 5 * time.Second, cells: []cell{{"worker_killed", f.killOne, 0}}},
+		{name: "kills", pause: 10 * time.Second / time.Duration(f.replicas), cells: []cell{{"worker_killed", f.killOne, 0}}},
 		{name: "workers", pause: 6 * time.Second, cells: []cell{
 			{"worker_frozen", f.freezeOne, frozen + 3*time.Second}, {"worker_terminated", f.terminateOne, 0},
 			{"rolling_upgrade", f.upgrade, 0}, {"clock_jumped", f.jumpOne, 0}, {"cleaner_clock_jumped", f.jumpCleaner, 0},
