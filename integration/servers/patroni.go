@@ -50,11 +50,15 @@ func StartPatroni(members int) (*Patroni, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Patroni{}
-	if err := c.start(programs, members); err != nil {
-		return nil, errors.Join(fmt.Errorf("Patroni: %w", err), c.Close())
+	var failed error
+	for range 2 { // a Patroni that misses etcd's first response, on a busy machine, waits for itself
+		c := &Patroni{}
+		if err = c.start(programs, members); err == nil {
+			return c, nil
+		}
+		failed = errors.Join(failed, err, c.Close())
 	}
-	return c, nil
+	return nil, fmt.Errorf("Patroni: %w", failed)
 }
 
 // patroniPrograms are the paths of programs, and the directory of PostgreSQL's.
@@ -96,7 +100,10 @@ func (c *Patroni) start(programs patroniPrograms, members int) error {
 		starting.Go(func() { failed[i] = m.Start() })
 	}
 	starting.Wait()
-	return errors.Join(append(failed, c.AwaitReplicas())...)
+	if err := errors.Join(failed...); err != nil {
+		return err
+	}
+	return c.AwaitReplicas()
 }
 
 func (c *Patroni) startEtcd(program string) (err error) {
@@ -497,7 +504,7 @@ func (c *Patroni) StartHAProxy() (*HAProxy, error) {
 defaults
 	mode tcp
 	timeout connect 1s
-	timeout check 1s
+	timeout check 3s
 	timeout client 1h
 	timeout server 1h
 listen leader
