@@ -49,7 +49,9 @@ func (w *world) patroniCells() []cell {
 
 // loseLeader has the leader lost. Some time after another one works, it brings the former one back as a replica, unless
 // that happens by itself. It is felt if a message could not be accepted. The recovery begins with the loss.
-func (w *world) loseLeader(p *patroni, what string, begin, end func(*servers.PatroniMember) error) func(time.Duration) outcome {
+func (w *world) loseLeader(
+	p *patroni, what string, begin, end func(*servers.PatroniMember) error,
+) func(time.Duration) outcome {
 	return func(lasts time.Duration) outcome {
 		p.losing.Lock()
 		defer p.losing.Unlock()
