@@ -50,15 +50,11 @@ func StartPatroni(members int) (*Patroni, error) {
 	if err != nil {
 		return nil, err
 	}
-	var failed error
-	for range 2 { // a Patroni that misses etcd's first response, on a busy machine, waits for itself
-		c := &Patroni{}
-		if err = c.start(programs, members); err == nil {
-			return c, nil
-		}
-		failed = errors.Join(failed, err, c.Close())
+	c := &Patroni{}
+	if err := c.start(programs, members); err != nil {
+		return nil, errors.Join(fmt.Errorf("Patroni: %w", err), c.Close())
 	}
-	return nil, fmt.Errorf("Patroni: %w", failed)
+	return c, nil
 }
 
 // patroniPrograms are the paths of programs, and the directory of PostgreSQL's.
@@ -103,7 +99,31 @@ func (c *Patroni) start(programs patroniPrograms, members int) error {
 	if err := errors.Join(failed...); err != nil {
 		return err
 	}
+	if err := c.awaitFirstLeader(); err != nil {
+		return err
+	}
 	return c.AwaitReplicas()
+}
+
+// awaitFirstLeader waits until a member has made the cluster. If none does, it lets all try again: on a busy machine,
+// the one that took the lock may have missed etcd's response, and then waits for itself.
+func (c *Patroni) awaitFirstLeader() error {
+	ctx, cancel := context.WithTimeout(context.Background(), clusterTimeout)
+	defer cancel()
+	since := time.Now()
+	return c.explain("make a cluster", poll(ctx, func(ctx context.Context) error {
+		_, err := c.Leader()
+		if err == nil || time.Since(since) < clusterTimeout/6 {
+			return err
+		}
+		since = time.Now()
+		for _, m := range c.members {
+			if pids, failed := processesOf(m.postgres.data()); failed != nil || len(pids) > 0 {
+				return errors.Join(err, failed)
+			}
+		}
+		return errors.Join(err, c.deleteKey(ctx, "initialize"))
+	}))
 }
 
 func (c *Patroni) startEtcd(program string) (err error) {
@@ -318,8 +338,12 @@ func (c *Patroni) SwitchOver() error {
 func (c *Patroni) ExpireLeader() error {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	err := post(ctx, c.etcdURL()+"/v3/kv/deleterange", settings{"key": []byte("/service/inbox/leader")})
-	return wrap("Patroni: expire the leader", err)
+	return wrap("Patroni: expire the leader", c.deleteKey(ctx, "leader"))
+}
+
+// deleteKey deletes one of the cluster's keys in etcd.
+func (c *Patroni) deleteKey(ctx context.Context, name string) error {
+	return post(ctx, c.etcdURL()+"/v3/kv/deleterange", settings{"key": []byte("/service/inbox/" + name)})
 }
 
 // Close kills all members and etcd, and removes their data.
