@@ -84,6 +84,9 @@ func (f *fleet) start(s *slot) (*workload.Worker, error) {
 	} else {
 		f.joining.RLock()
 		defer f.joining.RUnlock()
+		if s.number == 1 && f.world.hosts != "" {
+			settings.DSN = f.world.hosts
+		}
 		if s.pooled && f.world.pooler != nil {
 			settings.DSN = f.world.pooler.DSN() + "&default_query_exec_mode=exec"
 		}

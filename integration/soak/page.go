@@ -39,6 +39,11 @@ var harms = []harm{
 	{"serializable_default", "`default_transaction_isolation` is serializable", "a session on the workers' route had it"},
 	{"disk_full", "the file system of the database has no space", "an accept failed with 53100"},
 	{"failover", "the primary is killed, its synchronous standby promoted", "a message could not be accepted"},
+	{"leader_switched_over", "Patroni's leader hands over to a replica", "a message could not be accepted"},
+	{"leader_crashed", "SIGKILL to the PostgreSQL of Patroni's leader", "a message could not be accepted"},
+	{"leader_killed", "SIGKILL to Patroni's leader and its PostgreSQL", "a message could not be accepted"},
+	{"leader_frozen", "SIGSTOP to the same, and it comes back", "a message could not be accepted"},
+	{"leader_cut_off", "Patroni's leader does not reach etcd, and clients reach it", "a message could not be accepted"},
 	{"pooler_killed", "SIGKILL to the PgBouncer of one worker", "a client lost its connection"},
 	{"broker_killed", "SIGKILL to a broker", "it led no partition any more"},
 	{"broker_stopped", "a broker is shut down and started", "it led no partition any more"},
@@ -82,7 +87,7 @@ func page(h history, simulation string) string {
 		"- A former release as the other program: its two versions are two sets of handlers of one commit.\n" +
 		"- A migration under load: the schema has one version, so there is nothing to migrate from.\n" +
 		"- A failover of MariaDB, SQLite, and networks between machines: the tests have the first two.\n" +
-		"- Patroni, and hardware: lost writes of disks, and memory that changes.\n")
+		"- Hardware: lost writes of disks, and memory that changes.\n")
 	return b.String()
 }
 
@@ -173,7 +178,8 @@ func sayHarms(say func(string, ...any), runs []record) {
 		"counted for whole runs, not for each harm.\n\n" +
 		"Recovery is the time, from the end of a harm that was felt, until what it stopped works again: until a message is\n" +
 		"accepted and an effect is committed that both began after it, for brokers until a record is accepted. For a worker\n" +
-		"that was killed, frozen or terminated it is the time from the signal until it has no claim any more.\n\n" +
+		"that was killed, frozen or terminated it is the time from the signal until it has no claim any more. For a leader\n" +
+		"that Patroni replaces it begins with its loss.\n\n" +
 		"| Harm | Felt if | Done | Felt | Recovery p50 | p99 | max |\n|---|---|---|---|---|---|---|\n")
 	total := tally{}
 	for _, harm := range harms {

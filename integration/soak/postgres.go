@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -12,25 +13,30 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv/pgproxy"
 )
 
-// postgresCells returns the disturbances that only PostgreSQL has here, or its proxy.
-func (w *world) postgresCells() []cell {
-	proxy, found := w.database.(*pgproxy.Proxy)
-	if !found {
-		return nil
-	}
+// proxyCells returns the disturbances of the proxies before PostgreSQL.
+func (w *world) proxyCells() []cell {
+	proxy := w.database.(*pgproxy.Proxy)
 	cells := []cell{
 		{"commit_answers_lost", func(lasts time.Duration) outcome { return w.loseCommits(proxy, lasts) }, 3 * time.Second},
 		{"connections_cut", func(lasts time.Duration) outcome { return w.cutConnections(proxy, lasts) }, 3 * time.Second},
 		{"answers_silent", w.silence(proxy, pgproxy.AnswerSilent), 4 * time.Second},
 		{"requests_silent", w.silence(proxy, pgproxy.Silence), 4 * time.Second},
-		{"connections_exhausted", func(lasts time.Duration) outcome { return w.exhaust(proxy, lasts) }, 4 * time.Second},
-		{"database_read_only", w.underDefault("default_transaction_read_only", "on", failedWith("read-only")), 4 * time.Second},
-		{"serializable_default", w.serializable, 4 * time.Second},
-		{"failover", func(lasts time.Duration) outcome { return w.failOver(proxy, lasts) }, down},
 	}
 	if w.pooler != nil {
 		cells = append(cells, cell{"pooler_killed", w.killPooler, 2 * time.Second})
 	}
+	return cells
+}
+
+// postgresCells returns the disturbances of one PostgreSQL, and of the proxies before it.
+func (w *world) postgresCells() []cell {
+	proxy := w.database.(*pgproxy.Proxy)
+	cells := append(slices.Concat(w.serverCells(), w.proxyCells()), []cell{
+		{"connections_exhausted", func(lasts time.Duration) outcome { return w.exhaust(proxy, lasts) }, 4 * time.Second},
+		{"database_read_only", w.underDefault("default_transaction_read_only", "on", failedWith("read-only")), 4 * time.Second},
+		{"serializable_default", w.serializable, 4 * time.Second},
+		{"failover", func(lasts time.Duration) outcome { return w.failOver(proxy, lasts) }, down},
+	}...)
 	if w.disk != nil {
 		cells = append(cells, cell{"disk_full", w.fillDisk, 5 * time.Second})
 	}
@@ -238,7 +244,7 @@ func (w *world) keepPooler(ctx context.Context) {
 func (w *world) fillDisk(lasts time.Duration) outcome {
 	began := time.Now()
 	done := w.outage(w.product.title, "has a full disk", lasts, w.disk.fill, func() error {
-		return errors.Join(w.disk.free(), w.server.Start()) // it ends if it cannot write its log
+		return errors.Join(w.disk.free(), w.server.(server).Start()) // it ends if it cannot write its log
 	})
 	return outcome{done, w.recovered(began, failedWith("53100", "No space left"))}
 }

@@ -184,7 +184,7 @@ func (w *world) versions() (map[string]string, error) {
 	if err := w.db.QueryRowContext(ctx, "SELECT version()").Scan(&server); err != nil {
 		return nil, fmt.Errorf("version of %s: %w", w.product.title, err)
 	}
-	if fields := strings.Fields(server); w.product.name == postgres && len(fields) > 1 {
+	if fields := strings.Fields(server); fields[0] == "PostgreSQL" {
 		server = fields[1] // PostgreSQL names itself first, and its compiler after
 	}
 	all := map[string]string{"Go": strings.TrimPrefix(runtime.Version(), "go"), w.product.title: server,

@@ -15,6 +15,7 @@ import (
 	"github.com/gorm-inbox/inbox/integration/endtoend/workload"
 	"github.com/gorm-inbox/inbox/integration/kafkaproxy"
 	"github.com/gorm-inbox/inbox/integration/servers"
+	"github.com/gorm-inbox/inbox/internal/testenv/pgproxy"
 )
 
 // world is everything in a soak except the workers.
@@ -26,6 +27,7 @@ type world struct {
 	server   database           // the present one, which its track replaces in a failover
 	database route              // the workers' route to the server
 	judging  *workload.Cable    // the judge's route
+	hosts    string             // the DSN of all servers of a cluster, or empty
 	pooler   *servers.PgBouncer // nil if there is none
 	pooling  sync.Mutex         // held while the pooler is to be down, or is started
 	disk     *disk              // of the server's data; nil if there is none
@@ -48,12 +50,6 @@ const (
 	againTopic = "again" // is deleted and created again
 	group      = "soak"
 	partitions = 6
-
-	// retention is longer than a producer or an accept may repeat itself across an outage. Such duplicates run again
-	// once the first has been deleted.
-	retention = 40 * time.Second
-	// replicasDown is how long all replicas are down, so that what they have not read is older than Retention.
-	replicasDown = retention + 5*time.Second
 )
 
 func newWorld(ctx context.Context, product product, seed uint64) (*world, error) {
@@ -96,7 +92,12 @@ func (w *world) start(ctx context.Context) (err error) {
 	if w.judging, err = workload.StartCable(w.server.DSN()); err != nil {
 		return err
 	}
-	if w.db, err = workload.OpenSQL(w.judging.DSN()); err != nil {
+	judged := w.judging.DSN()
+	if p, found := w.server.(*patroni); found {
+		w.hosts = p.cluster.DSN()
+		judged += "&target_session_attrs=read-write" // the leader may have become a replica
+	}
+	if w.db, err = workload.OpenSQL(judged); err != nil {
 		return err
 	}
 	w.db.SetMaxIdleConns(10)
@@ -109,7 +110,7 @@ func (w *world) start(ctx context.Context) (err error) {
 		}
 	}
 	w.settings = workload.Quick(w.database.DSN())
-	w.settings.Retention, w.settings.Generation = retention, workload.Original
+	w.settings.Retention, w.settings.Generation = w.product.retention, workload.Original
 	ib, closeInbox, err := w.inbox() // without a Kafka channel, so it is never started
 	if err != nil {
 		return err
@@ -122,7 +123,7 @@ func (w *world) start(ctx context.Context) (err error) {
 	}
 	w.settings.Brokers, w.settings.Topic, w.settings.Group = w.cluster.Brokers(), topic, group
 	w.settings.OutTopic, w.settings.Topics = outTopic, []string{againTopic}
-	if w.product.name == postgres {
+	if _, found := w.database.(*pgproxy.Proxy); found {
 		w.pooler, err = servers.StartPgBouncer(servers.PgBouncerOptions{Server: w.database.DSN(), Settings: map[string]string{
 			"default_pool_size": "30", "server_login_retry": "1", "server_connect_timeout": "3"}})
 		if err != nil {
