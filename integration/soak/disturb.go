@@ -2,10 +2,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
 	"time"
+
+	"github.com/segmentio/kafka-go"
 
 	"github.com/gorm-inbox/inbox/integration/endtoend/workload"
 )
@@ -234,14 +237,15 @@ func (w *world) recreateTopic(time.Duration) outcome {
 		stored(before)); !all {
 		return outcome{}
 	}
-	if err := w.cluster.DeleteTopic(ctx, againTopic); err != nil {
-		w.logf("%v", err)
-		return outcome{}
+	failed := w.cluster.DeleteTopic(ctx, againTopic)
+	if failed != nil { // it may be deleted all the same, and cleanup would wait for it
+		w.logf("%v", failed)
 	}
 	_, created := w.await("the topic is created again", time.Now(), recoveryPatience, func() bool {
-		return w.cluster.CreateTopic(ctx, againTopic, partitions, nil) == nil
+		err := w.cluster.CreateTopic(ctx, againTopic, partitions, nil)
+		return err == nil || failed != nil && errors.Is(err, kafka.TopicAlreadyExists)
 	})
-	if !created || !w.produceAgain(ctx, after) {
+	if failed != nil || !created || !w.produceAgain(ctx, after) {
 		return outcome{}
 	}
 	w.logf("topic %s was created again", againTopic)
