@@ -240,5 +240,5 @@ func (w *world) fillDisk(lasts time.Duration) outcome {
 	done := w.outage(w.product.title, "has a full disk", lasts, w.disk.fill, func() error {
 		return errors.Join(w.disk.free(), w.server.Start()) // it ends if it cannot write its log
 	})
-	return outcome{done, w.recovered(began, failedWith("53100", "No space left"))}
+	return outcome{done, w.recovered(began, failedWith("53100", "No space left", "database or disk is full"))}
 }

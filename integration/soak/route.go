@@ -34,7 +34,7 @@ type route interface {
 type product struct {
 	name, title string
 	start       func(directory string) (database, error) // where its data is, if not empty
-	route       func(dsn string) (route, error)
+	route       func(dsn string) (route, error)          // nil if there is no server
 }
 
 // postgres is the name of the product that has more disturbances than the others.
@@ -49,6 +49,7 @@ var products = []product{
 		func(dsn string) (route, error) { return pgproxy.Start(dsn) }},
 	{"mariadb", "MariaDB", func(string) (database, error) { return servers.StartMariaDB(servers.MySQLOptions{}) }, startCable},
 	{"mysql", "MySQL", func(string) (database, error) { return servers.StartMySQL(servers.MySQLOptions{}) }, startCable},
+	{sqlite, "SQLite", openFile, nil},
 }
 
 // productNamed returns a product, or an error that lists the names.

@@ -24,8 +24,8 @@ type world struct {
 	dir      string // of the workers' logs
 	product  product
 	server   database           // the present one, which its track replaces in a failover
-	database route              // the workers' route to the server
-	judging  *workload.Cable    // the judge's route
+	database route              // the workers' route to the server; nil if there is none
+	judging  *workload.Cable    // the judge's route; nil if there is none
 	pooler   *servers.PgBouncer // nil if there is none
 	pooling  sync.Mutex         // held while the pooler is to be down, or is started
 	disk     *disk              // of the server's data; nil if there is none
@@ -70,7 +70,7 @@ func (w *world) start(ctx context.Context) (err error) {
 		return err
 	}
 	directory := ""
-	if w.product.name == postgres {
+	if w.product.name == postgres || w.product.name == sqlite {
 		if w.disk, err = mountDisk(); err != nil {
 			w.leaveOut("disk_full", err)
 		} else {
@@ -81,9 +81,16 @@ func (w *world) start(ctx context.Context) (err error) {
 		w.server = nil // not a nil pointer of the product's
 		return err
 	}
-	if w.database, err = w.product.route(w.server.DSN()); err != nil {
-		w.database = nil
-		return err
+	workersDSN, judgesDSN := w.server.DSN(), w.server.DSN()
+	if w.product.route != nil {
+		if w.database, err = w.product.route(w.server.DSN()); err != nil {
+			w.database = nil
+			return err
+		}
+		if w.judging, err = workload.StartCable(w.server.DSN()); err != nil {
+			return err
+		}
+		workersDSN, judgesDSN = w.database.DSN(), w.judging.DSN()
 	}
 	if w.cluster, err = servers.StartCluster(servers.ClusterOptions{Through: w.through}); err != nil {
 		return err
@@ -93,10 +100,7 @@ func (w *world) start(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	if w.judging, err = workload.StartCable(w.server.DSN()); err != nil {
-		return err
-	}
-	if w.db, err = workload.OpenSQL(w.judging.DSN()); err != nil {
+	if w.db, err = workload.OpenSQL(judgesDSN); err != nil {
 		return err
 	}
 	w.db.SetMaxIdleConns(10)
@@ -108,7 +112,7 @@ func (w *world) start(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	w.settings = workload.Quick(w.database.DSN())
+	w.settings = workload.Quick(workersDSN)
 	w.settings.Retention, w.settings.Generation = retention, workload.Original
 	ib, closeInbox, err := w.inbox() // without a Kafka channel, so it is never started
 	if err != nil {
