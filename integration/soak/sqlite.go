@@ -91,7 +91,7 @@ func (w *world) fileTracks(f *fleet, l *load, frozen time.Duration) []track {
 			{"poisoned_retried", w.retryPoisoned(l), 0},
 			{"replicas_down", func(lasts time.Duration) outcome { return f.killAll(lasts, l) }, replicasDown},
 		}},
-		{name: w.product.title, pause: 5 * time.Second, cells: database},
+		{name: w.product.title, pause: 15 * time.Second, cells: database},
 	}
 }
 
