@@ -141,8 +141,8 @@ func (f *fleet) peak(worker *workload.Worker) {
 	}
 }
 
-// with calls f with the slot's worker, if there is one that was not asked to end and is not kept frozen, and returns it.
-// ends says whether f ends the worker.
+// with calls f with the slot's worker, if there is one that was not asked to end and is not kept frozen, and returns
+// it. ends says whether f ends the worker.
 func (s *slot) with(ends bool, f func(*workload.Worker) error) (*workload.Worker, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -19,42 +18,31 @@ const sqlite = "sqlite"
 
 // file is a SQLite file. It has no server that starts, stops or freezes.
 type file struct {
-	database  // nil, because no disturbance calls its other methods
-	directory string
-	own       bool // the directory is to be removed
+	database // nil, because no disturbance calls its other methods
+	path     string
 }
 
 func openFile(directory string) (database, error) {
-	if directory != "" {
-		return &file{directory: directory}, nil
-	}
-	directory, err := os.MkdirTemp("", "inbox-soak-sqlite-")
-	return &file{directory: directory, own: true}, err
+	return &file{path: filepath.Join(directory, "inbox.db")}, nil
 }
-
-func (f *file) path() string { return filepath.Join(f.directory, "inbox.db") }
 
 // DSN has the setup that docs/databases.md recommends.
 func (f *file) DSN() string {
-	return "file:" + f.path() + "?_pragma=journal_mode(WAL)&_pragma=busy_timeout(5000)&_pragma=synchronous(FULL)" +
+	return "file:" + f.path + "?_pragma=journal_mode(WAL)&_pragma=busy_timeout(5000)&_pragma=synchronous(FULL)" +
 		"&_pragma=foreign_keys(1)&_txlock=immediate"
 }
 
 // Start does nothing: a full disk ends no server.
 func (f *file) Start() error { return nil }
 
-func (f *file) Close() error {
-	if !f.own {
-		return nil
-	}
-	return os.RemoveAll(f.directory)
-}
+// Close does nothing: the file goes with its directory.
+func (f *file) Close() error { return nil }
 
 // writer returns the process that holds the file's write lock, or 0 if none does. In WAL mode the lock is a byte of the
 // shared memory's file. The kernel lists who locks it; a process that opened the file to ask would lose its own locks.
 func (f *file) writer() (pid int) {
 	const writeLock = 120
-	info, err := os.Stat(f.path() + "-shm")
+	info, err := os.Stat(f.path + "-shm")
 	if err != nil {
 		return 0
 	}
@@ -77,18 +65,18 @@ func (f *file) writer() (pid int) {
 // fileTracks returns the disturbances of workers and of the database where processes share a file. No worker's clock is
 // ahead of the others', because what they store has their own times, by which the judge sees what was stored too late.
 func (w *world) fileTracks(f *fleet, l *load, frozen time.Duration) []track {
-	shared := w.server.(*file)
-	database := []cell{{"write_lock_held", w.holdWriteLock, frozen + 3*time.Second}}
+	shared, freezing := w.server.(*file), frozen+3*time.Second
+	database := []cell{{"write_lock_held", w.holdWriteLock, freezing}}
 	if w.disk != nil {
 		database = append(database, cell{"disk_full", w.fillDisk, 5 * time.Second})
 	}
 	return []track{
 		{name: "workers", pause: 6 * time.Second, cells: []cell{
-			{"worker_frozen", func(lasts time.Duration) outcome { return f.freezeLeader(shared, lasts) }, frozen + 3*time.Second},
-			{"writer_frozen", func(lasts time.Duration) outcome { return f.freezeWriter(shared, lasts) }, frozen + 3*time.Second},
-			{"worker_terminated", f.terminateOne, 0}, {"rolling_upgrade", f.upgrade, 0}, {"clock_behind", f.setBack, 4 * time.Second},
-			{"processes_killed", f.killProcesses, 0}, {"handler_paused", w.pauseHandler(l), 4 * time.Second},
-			{"poisoned_retried", w.retryPoisoned(l), 0},
+			{"worker_frozen", func(lasts time.Duration) outcome { return f.freezeLeader(shared, lasts) }, freezing},
+			{"writer_frozen", func(lasts time.Duration) outcome { return f.freezeWriter(shared, lasts) }, freezing},
+			{"worker_terminated", f.terminateOne, 0}, {"rolling_upgrade", f.upgrade, 0},
+			{"clock_behind", f.setBack, 4 * time.Second}, {"processes_killed", f.killProcesses, 0},
+			{"handler_paused", w.pauseHandler(l), 4 * time.Second}, {"poisoned_retried", w.retryPoisoned(l), 0},
 			{"replicas_down", func(lasts time.Duration) outcome { return f.killAll(lasts, l) }, replicasDown},
 		}},
 		{name: w.product.title, pause: 15 * time.Second, cells: database},
@@ -163,7 +151,7 @@ func (f *fleet) thaw(s *slot, worker *workload.Worker) {
 	}
 }
 
-// freezeLeader freezes a worker that has claims and does not hold the write lock. It is felt if another takes them over.
+// freezeLeader freezes a worker that has claims and not the write lock. It is felt if another takes them over.
 func (f *fleet) freezeLeader(shared *file, lasts time.Duration) outcome {
 	s, worker := f.freezeWhere(func(pid int) bool {
 		n, ok := f.world.claims(pid)
@@ -196,28 +184,20 @@ func (f *fleet) freezeWriter(shared *file, lasts time.Duration) outcome {
 	return outcome{done, f.world.recovered(began, blocked)}
 }
 
-// killProcesses kills replicas and cleaner at one moment. It is felt if one of them had claims, and new ones take all
-// of them over.
+// killProcesses kills replicas and cleaner. It is felt if one of them had claims, and others take them over.
 func (f *fleet) killProcesses(time.Duration) outcome {
 	f.world.logf("all processes killed")
-	killed := make([]*workload.Worker, len(f.slots))
-	var kills sync.WaitGroup
-	for i, s := range f.slots {
-		kills.Go(func() {
-			var err error
-			if killed[i], err = s.with(true, (*workload.Worker).Kill); err != nil {
-				f.world.logf("worker %d could not be killed: %v", s.number, err)
-			}
-		})
+	var killed []int
+	for _, s := range f.slots {
+		if worker, err := s.with(true, (*workload.Worker).Kill); err == nil && worker != nil {
+			killed = append(killed, worker.PID())
+		}
 	}
-	kills.Wait()
-	return outcome{killed[0] != nil || killed[1] != nil, func() (felt bool, took time.Duration) {
+	return outcome{len(killed) > 1, func() (felt bool, took time.Duration) {
 		began := time.Now()
-		for _, worker := range killed {
-			if worker != nil {
-				held, _ := f.world.takenOver(worker.PID(), recoveryPatience)
-				felt = felt || held
-			}
+		for _, pid := range killed {
+			held, _ := f.world.takenOver(pid, recoveryPatience)
+			felt = felt || held
 		}
 		return felt, time.Since(began)
 	}}
@@ -238,10 +218,10 @@ func (f *fleet) setBack(lasts time.Duration) outcome {
 		if err := worker.SetClock(ahead); err != nil || !worker.Running() {
 			return outcome{}
 		}
-		_, seen := f.world.await(fmt.Sprintf("a heartbeat with a clock %s ahead", ahead), time.Now(), jumpPatience, func() bool {
+		_, seen := f.world.await("a heartbeat with the clock's time", time.Now(), jumpPatience, func() bool {
 			from := time.Now().Add(ahead - behind/2).UTC()
-			return !worker.Running() || f.world.any(`SELECT 1 FROM inbox_workers WHERE pid = $1 AND heartbeat_at > $2 AND heartbeat_at < $3`,
-				worker.PID(), from, from.Add(behind))
+			return !worker.Running() || f.world.any(`SELECT 1 FROM inbox_workers
+				WHERE pid = $1 AND heartbeat_at > $2 AND heartbeat_at < $3`, worker.PID(), from, from.Add(behind))
 		})
 		if felt = felt && seen && worker.Running(); ahead != 0 {
 			pause(context.Background(), lasts)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,7 +12,7 @@ import (
 
 // The write lock has the process that is frozen because of it, and no other.
 func TestWriterOfAFileIsTheProcessThatHasItsWriteLock(t *testing.T) {
-	shared := &file{directory: t.TempDir()}
+	shared := &file{path: filepath.Join(t.TempDir(), "inbox.db")}
 	require.Zero(t, shared.writer(), "there is no file")
 	db, err := workload.OpenSQL(shared.DSN())
 	require.NoError(t, err)

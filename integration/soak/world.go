@@ -70,6 +70,9 @@ func (w *world) start(ctx context.Context) (err error) {
 		return err
 	}
 	directory := ""
+	if w.product.name == sqlite {
+		directory = w.dir
+	}
 	if w.product.name == postgres || w.product.name == sqlite {
 		if w.disk, err = mountDisk(); err != nil {
 			w.leaveOut("disk_full", err)
