@@ -101,12 +101,12 @@ vitess: $(BIN)/testreport ## the MySQL store on an unsharded Vitess 24 and a fai
 		go test -json -race -p 1 -timeout 60m $(TEST_FLAGS) -run '/^Vitess$$' ./mysql || ended=1; exit $$ended; } | $(BIN)/testreport
 
 .PHONY: soak
-soak: ## MINUTES=5 SEED=n DATABASE=mariadb or patroni: load, crashes and outages, then a check of the ledger
-	go run -C integration ./soak -minutes $(MINUTES) -seed $(SEED) -database $(DATABASE)
+soak: ## MINUTES=5 SEED=n DATABASE=mariadb (or mysql, sqlite, patroni): load, crashes and outages, then a check of the ledger
+	go run -C integration ./soak -minutes $(MINUTES) -seed $(SEED) -database $(DATABASE) -rate $(if $(filter sqlite,$(DATABASE)),30,150)
 
 .PHONY: ledger
 ledger: ## MINUTES=60 SEED=n DATABASE=mariadb NEW=1: the same, and docs/ledger.md written with the run, or anew
-	go run -C integration ./soak -minutes $(MINUTES) -seed $(SEED) -database $(DATABASE) -rate 60 -workers 3 -page $(if $(NEW),-new)
+	go run -C integration ./soak -minutes $(MINUTES) -seed $(SEED) -database $(DATABASE) $(if $(filter sqlite,$(DATABASE)),-rate 30,-rate 60 -workers 3) -page $(if $(NEW),-new)
 
 .PHONY: ledger-controls
 ledger-controls: ## which defects a short soak finds, written to docs/ledger.md

@@ -44,6 +44,9 @@ func (w *world) tracks(f *fleet, l *load, only *regexp.Regexp) []track {
 		}, w.product.cells(w)...)},
 		{name: "Kafka", pause: time.Second, cells: kafka},
 	}
+	if w.product.name == sqlite {
+		tracks = slices.Replace(tracks, 1, 3, w.fileTracks(f, l, frozen)...) // those of workers and of the server
+	}
 	for i := range tracks {
 		tracks[i].cells = slices.DeleteFunc(tracks[i].cells, func(c cell) bool { return !only.MatchString(c.name) })
 	}

@@ -176,7 +176,7 @@ func TestEveryDisturbanceIsOnThePage(t *testing.T) {
 		known[h.name] = true
 	}
 	var names []string
-	for _, file := range []string{"disturb.go", "postgres.go", "patroni.go"} {
+	for _, file := range []string{"disturb.go", "postgres.go", "patroni.go", "sqlite.go"} {
 		source, err := os.ReadFile(file)
 		require.NoError(t, err)
 		for line := range strings.SplitSeq(string(source), "\n") {

@@ -20,6 +20,11 @@ var harms = []harm{
 	{"replicas_down", "all workers killed and kept down", "nothing was processed meanwhile"},
 	{"rolling_upgrade", "workers replaced one by one by a version with renamed handlers",
 		"new workers handled messages that were accepted under the old keys"},
+	{"writer_frozen", "SIGSTOP to a worker that has SQLite's write lock, for longer than `busy_timeout`",
+		"an accept failed or waited"},
+	{"processes_killed", "SIGKILL to all processes that share SQLite's file", "there were claims, and new processes took them over"},
+	{"clock_behind", "a worker's clock ten seconds behind those of others on SQLite's file, right",
+		"its heartbeats had both times"},
 	{"clock_jumped", "a worker's clock an hour ahead, right, an hour behind, right", "it logged each time that its clock is wrong"},
 	{"cleaner_clock_jumped", "the same with the clock of the process that only cleans", "it cleaned with each wrong time"},
 	{"handler_paused", "an operator pauses a handler and resumes it", "no run of it began meanwhile"},
@@ -37,7 +42,8 @@ var harms = []harm{
 	{"connections_exhausted", "the server has no connection left", "an accept was refused with 53300"},
 	{"database_read_only", "`default_transaction_read_only` is on", "an accept failed because of it"},
 	{"serializable_default", "`default_transaction_isolation` is serializable", "a session on the workers' route had it"},
-	{"disk_full", "the file system of the database has no space", "an accept failed with 53100"},
+	{"write_lock_held", "another process has SQLite's write lock for longer than `busy_timeout`", "an accept failed or waited"},
+	{"disk_full", "the file system of the database has no space", "an accept failed with 53100, on SQLite with FULL"},
 	{"failover", "the primary is killed, its synchronous standby promoted", "a message could not be accepted"},
 	{"leader_switched_over", "Patroni's leader hands over to a replica", "a message could not be accepted"},
 	{"leader_crashed", "SIGKILL to the PostgreSQL of Patroni's leader", "a message could not be accepted"},
@@ -86,7 +92,9 @@ func page(h history, simulation string) string {
 		"## What is not done here\n\n" +
 		"- A former release as the other program: its two versions are two sets of handlers of one commit.\n" +
 		"- A migration under load: the schema has one version, so there is nothing to migrate from.\n" +
-		"- A failover of MariaDB, SQLite, and networks between machines: the tests have the first two.\n" +
+		"- A failover of MariaDB, and networks between machines: the tests have the former.\n" +
+		"- SQLite killed while no process has its file open: the judge reads it all the time. A clock that is ahead of the\n" +
+		"  others', and the cleaner's: there each process judges by its own ([contract 3.5](contract.md#35-clocks)).\n" +
 		"- Hardware: lost writes of disks, and memory that changes.\n")
 	return b.String()
 }

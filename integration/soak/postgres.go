@@ -244,7 +244,11 @@ func (w *world) keepPooler(ctx context.Context) {
 func (w *world) fillDisk(lasts time.Duration) outcome {
 	began := time.Now()
 	done := w.outage(w.product.title, "has a full disk", lasts, w.disk.fill, func() error {
-		return errors.Join(w.disk.free(), w.server.(server).Start()) // it ends if it cannot write its log
+		err := w.disk.free()
+		if s, found := w.server.(server); found {
+			err = errors.Join(err, s.Start()) // it ends if it cannot write its log
+		}
+		return err
 	})
-	return outcome{done, w.recovered(began, failedWith("53100", "No space left"))}
+	return outcome{done, w.recovered(began, failedWith("53100", "No space left", "database or disk is full"))}
 }

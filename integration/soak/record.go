@@ -181,7 +181,11 @@ func (w *world) versions() (map[string]string, error) {
 	var server string
 	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
 	defer cancel()
-	if err := w.db.QueryRowContext(ctx, "SELECT version()").Scan(&server); err != nil {
+	query := "SELECT version()"
+	if w.product.name == sqlite {
+		query = "SELECT sqlite_version()"
+	}
+	if err := w.db.QueryRowContext(ctx, query).Scan(&server); err != nil {
 		return nil, fmt.Errorf("version of %s: %w", w.product.title, err)
 	}
 	if fields := strings.Fields(server); fields[0] == "PostgreSQL" {
@@ -191,7 +195,8 @@ func (w *world) versions() (map[string]string, error) {
 		"Kafka": servers.KafkaVersion}
 	build, _ := debug.ReadBuildInfo()
 	names := map[string]string{"github.com/segmentio/kafka-go": "kafka-go", "gorm.io/gorm": "GORM",
-		"github.com/jackc/pgx/v5": "pgx", "github.com/go-sql-driver/mysql": "go-sql-driver"}
+		"github.com/jackc/pgx/v5": "pgx", "github.com/go-sql-driver/mysql": "go-sql-driver",
+		"modernc.org/sqlite": "modernc.org/sqlite"}
 	for _, module := range build.Deps {
 		if name := names[module.Path]; name != "" {
 			all[name] = strings.TrimPrefix(module.Version, "v")

@@ -39,8 +39,8 @@ type route interface {
 type product struct {
 	name, title string
 	start       func(directory string) (database, error) // where its data is, if not empty
-	route       func(dsn string) (route, error)
-	cells       func(*world) []cell // the disturbances that not all products have
+	route       func(dsn string) (route, error)          // nil if there is no server
+	cells       func(*world) []cell                      // the disturbances that not all products have
 	retention   time.Duration
 }
 
@@ -62,6 +62,7 @@ var products = []product{
 		(*world).serverCells, retention},
 	{"mysql", "MySQL", func(string) (database, error) { return servers.StartMySQL(servers.MySQLOptions{}) }, startCable,
 		(*world).serverCells, retention},
+	{sqlite, "SQLite", openFile, nil, (*world).fileCells, retention},
 }
 
 // productNamed returns a product, or an error that lists the names.

@@ -25,8 +25,8 @@ type world struct {
 	dir      string // of the workers' logs
 	product  product
 	server   database           // the present one, which its track replaces in a failover
-	database route              // the workers' route to the server
-	judging  *workload.Cable    // the judge's route
+	database route              // the workers' route to the server; nil if there is none
+	judging  *workload.Cable    // the judge's route; nil if there is none
 	hosts    string             // the DSN of all servers of a cluster, or empty
 	pooler   *servers.PgBouncer // nil if there is none
 	pooling  sync.Mutex         // held while the pooler is to be down, or is started
@@ -66,7 +66,10 @@ func (w *world) start(ctx context.Context) (err error) {
 		return err
 	}
 	directory := ""
-	if w.product.name == postgres {
+	if w.product.name == sqlite {
+		directory = w.dir
+	}
+	if w.product.name == postgres || w.product.name == sqlite {
 		if w.disk, err = mountDisk(); err != nil {
 			w.leaveOut("disk_full", err)
 		} else {
@@ -77,9 +80,16 @@ func (w *world) start(ctx context.Context) (err error) {
 		w.server = nil // not a nil pointer of the product's
 		return err
 	}
-	if w.database, err = w.product.route(w.server.DSN()); err != nil {
-		w.database = nil
-		return err
+	workersDSN, judgesDSN := w.server.DSN(), w.server.DSN()
+	if w.product.route != nil {
+		if w.database, err = w.product.route(w.server.DSN()); err != nil {
+			w.database = nil
+			return err
+		}
+		if w.judging, err = workload.StartCable(w.server.DSN()); err != nil {
+			return err
+		}
+		workersDSN, judgesDSN = w.database.DSN(), w.judging.DSN()
 	}
 	if w.cluster, err = servers.StartCluster(servers.ClusterOptions{Through: w.through}); err != nil {
 		return err
@@ -89,15 +99,11 @@ func (w *world) start(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	if w.judging, err = workload.StartCable(w.server.DSN()); err != nil {
-		return err
-	}
-	judged := w.judging.DSN()
 	if p, found := w.server.(*patroni); found {
 		w.hosts = p.cluster.DSN()
-		judged += "&target_session_attrs=read-write" // the leader may have become a replica
+		judgesDSN += "&target_session_attrs=read-write" // the leader may have become a replica
 	}
-	if w.db, err = workload.OpenSQL(judged); err != nil {
+	if w.db, err = workload.OpenSQL(judgesDSN); err != nil {
 		return err
 	}
 	w.db.SetMaxIdleConns(10)
@@ -109,7 +115,7 @@ func (w *world) start(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	w.settings = workload.Quick(w.database.DSN())
+	w.settings = workload.Quick(workersDSN)
 	w.settings.Retention, w.settings.Generation = w.product.retention, workload.Original
 	ib, closeInbox, err := w.inbox() // without a Kafka channel, so it is never started
 	if err != nil {
