@@ -113,12 +113,18 @@ func ofServer(db *gorm.DB) *gorm.DB {
 	return db
 }
 
-// needVitess leaves a test out where `make vitess` does not run it.
-func needVitess(t *testing.T) *servers.Vitess {
+// leaveOutWithoutVitess leaves a test out where `make vitess` does not run it.
+func leaveOutWithoutVitess(t *testing.T) {
 	t.Helper()
 	if !hasVitess() {
 		t.Skip("LEFT OUT: Vitess (make vitess runs the tests on it)")
 	}
+}
+
+// needVitess returns the server of this package's tests.
+func needVitess(t *testing.T) *servers.Vitess {
+	t.Helper()
+	leaveOutWithoutVitess(t)
 	v, err := vitess()
 	require.NoError(t, err)
 	return v
@@ -163,8 +169,8 @@ func TestVitessWithShardsIsRefused(t *testing.T) {
 // TestVitessTabletThatEndsATransactionIsNotTheHandlersFault proves contract 5.7 ("The database's own failures"): a
 // tablet that has lost its MySQL rolls back what was open, and then refuses the next statement and the commit.
 func TestVitessTabletThatEndsATransactionIsNotTheHandlersFault(t *testing.T) {
-	needVitess(t)
-	v, err := servers.StartVitess()
+	leaveOutWithoutVitess(t)
+	v, err := servers.StartVitess() // other tests share theirs
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, v.Close()) })
 	open := func(t testing.TB) *gorm.DB { return testenv.Open(t, mysql.Open(v.DSN()), gorm.Config{}) }
