@@ -24,8 +24,8 @@ func numbers(list []int64) string {
 // checks by the index on claimed lanes that no row of the lane is claimed. It claims or releases the row by
 // handler_statuses_open and not by its place: if the row changes at this moment, PostgreSQL then checks its new
 // version. It does so one by one, in the order of IDs, so that two statements about the same lanes wait for each other
-// instead of deadlocking. A row that is released is not claimed, so that it has neither a time nor a worker to lose. For
-// other claims of the lane, see claimLanesSQL.
+// instead of deadlocking. A row that is released is not claimed, so that it has neither a time nor a worker to lose.
+// For other claims of the lane, see claimLanesSQL.
 const advanceSQL = `
 WITH worker AS MATERIALIZED (
 	SELECT id FROM {workers} WHERE id = $5::text::uuid AND released_at IS NULL {claims lock}

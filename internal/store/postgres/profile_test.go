@@ -271,8 +271,8 @@ func TestEngineThatWouldLoseOrDoubleMessagesIsRefused(t *testing.T) {
 	}
 }
 
-// TestAdvancedLanesAreLockedInTheOrderOfIDs proves that two statements about the same lanes wait for each other instead of
-// deadlocking, in whatever order they name them.
+// TestAdvancedLanesAreLockedInTheOrderOfIDs proves that two statements about the same lanes wait for each other instead
+// of deadlocking, in whatever order they name them.
 func TestAdvancedLanesAreLockedInTheOrderOfIDs(t *testing.T) {
 	t.Parallel()
 	db := testenv.Postgres(t)
