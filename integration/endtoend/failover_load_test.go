@@ -100,7 +100,7 @@ func (f *loaded) underLoad(disturb func()) {
 	settings := f.settings
 	settings.Brokers = nil
 	application := settings.DSN
-	if workload.OnMySQL(f.db) { // its pool is the application's: nobody else closes a session that has become read-only
+	if workload.OnMySQL(f.db) { // of this pool the inbox does not close sessions that have become read-only
 		application += "&rejectReadOnly=true"
 	}
 	ib, db := f.inboxOf(settings), openGORM(f.t, application)

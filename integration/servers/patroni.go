@@ -264,7 +264,7 @@ func (c *Patroni) AwaitLeader(former *PatroniMember) (leader *PatroniMember, err
 		if leader = found; leader == former {
 			return fmt.Errorf("%s is still the leader", leader.name)
 		}
-		return runStatements(ctx, leader.DSN(), "SELECT 1 / (NOT pg_is_in_recovery())::int")
+		return RunStatements(ctx, leader.DSN(), "SELECT 1 / (NOT pg_is_in_recovery())::int")
 	})
 	return leader, err
 }
@@ -285,7 +285,7 @@ func (c *Patroni) explain(what string, err error) error {
 // commits wait for one of them.
 func (c *Patroni) AwaitReplicas() error {
 	return c.await("wait for replicas", func(ctx context.Context, leader *PatroniMember, replicas []*PatroniMember) error {
-		return runStatements(ctx, leader.DSN(), fmt.Sprintf(`SELECT 1 / (count(*) = %d
+		return RunStatements(ctx, leader.DSN(), fmt.Sprintf(`SELECT 1 / (count(*) = %d
 			AND count(*) FILTER (WHERE sync_state = 'sync') = %d)::int
 			FROM pg_stat_replication WHERE state = 'streaming' AND application_name LIKE 'member%%'`,
 			len(replicas), min(len(replicas), 1)))

@@ -43,7 +43,7 @@ func TestPageWithoutRunsSaysSo(t *testing.T) {
 	require.NotContains(t, text, "## Harms")
 }
 
-// Nobody edits the published page: it follows from the file that the soak has written.
+// The published page is not edited: it follows from the file that the soak has written.
 func TestPublishedPageIsThatOfTheRecordedRuns(t *testing.T) {
 	t.Chdir("..") // where the soak runs
 	h, err := readHistory(historyFile)
@@ -129,7 +129,7 @@ func TestPercentileIsTheNearestRank(t *testing.T) {
 	require.Equal(t, "–", percentile(nil, 50))
 }
 
-// A disturbance whose effect nobody saw is counted as done, and its time is no recovery.
+// A disturbance whose effect was not seen is counted as done, and its time is no recovery.
 func TestDisturbanceIsFeltOnlyIfItsEffectWasSeen(t *testing.T) {
 	felt := func(seen bool) func() (bool, time.Duration) {
 		return func() (bool, time.Duration) { return seen, 3 * time.Second }

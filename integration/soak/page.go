@@ -114,7 +114,8 @@ func sayRuns(say func(string, ...any), runs []record) {
 	}
 	say("Lost counts messages without their rows or effects, steps, and what was to be published. Stuck counts what was left\n" +
 		"open in the end. Offset ahead counts records that a committed offset had passed before they were stored. Other\n" +
-		"counts offsets that moved back, results nobody asked for, and workers that crashed or did not stop in order.\n\n" +
+		"counts offsets that moved back, unrequested results, and workers that crashed or did not stop in order.\n" +
+		"Minutes is how long a run did harm: a signal may end it before the time in its command.\n\n" +
 		"| Run | Date | Database | Seed | Minutes | Accepted | Lost | Doubled | Stuck | Out of order | Offset ahead | Other " +
 		"| Reruns, allowed | Published again, allowed |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n")
 	sum := map[string]int64{}

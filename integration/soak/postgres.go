@@ -133,20 +133,10 @@ func (w *world) set(name, value string) error {
 }
 
 // execute runs statements on a connection of its own.
-func (w *world) execute(dsn string, statements ...string) (err error) {
+func (w *world) execute(dsn string, statements ...string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
 	defer cancel()
-	conn, err := pgx.Connect(ctx, dsn)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, conn.Close(ctx)) }()
-	for _, statement := range statements {
-		if _, err := conn.Exec(ctx, statement); err != nil {
-			return fmt.Errorf("%s: %w", statement, err)
-		}
-	}
-	return nil
+	return servers.RunStatements(ctx, dsn, statements...)
 }
 
 // underDefault gives all sessions another default for a time.
@@ -187,7 +177,7 @@ func (w *world) failOver(proxy *pgproxy.Proxy, lasts time.Duration) outcome {
 	pause(context.Background(), lasts)
 	began := time.Now()
 	if err := primary.Kill(); err != nil {
-		w.logf("%v", err) // what still runs of it, nobody can reach any more
+		w.logf("%v", err) // no client reaches what still runs of it
 	}
 	proxy.Cut()
 	for range 3 { // without the server there is nothing to judge

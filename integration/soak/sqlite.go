@@ -109,7 +109,8 @@ func (w *world) holdWriteLock(lasts time.Duration) outcome {
 // freezePatience is how long a worker is looked for that can be frozen as it has to be.
 const freezePatience = 10 * time.Second
 
-// freezeWhere freezes the first worker that is as told at that moment, and then nobody else disturbs it until thaw.
+// freezeWhere freezes the first worker that is as told at that moment, and keeps it from all other disturbances until
+// thaw.
 func (f *fleet) freezeWhere(fits func(pid int) bool) (frozen *slot, worker *workload.Worker) {
 	f.world.await("a worker is frozen", time.Now(), freezePatience, func() bool {
 		for _, s := range f.slots {
