@@ -60,24 +60,27 @@ endif
 WITHOUT_RACE := $(if $(and $(filter ./...,$(PACKAGES)),$(filter %integration,$(MODULES))),(cd integration && go test -json $(TEST_FLAGS) ./simulation/broker) && JSON=1 MINUTES=1 SEED= KEEP= scripts/simulate,true)
 TESTED := go test -json -race -gcflags='modernc.org/...=-d=checkptr=0' -gcflags='modernc.org/sqlite/lib=-race=false' -gcflags='modernc.org/libc=-race=false' -gcflags='modernc.org/memory=-race=false' -p 2 -parallel 4 -timeout 15m $(TEST_FLAGS)
 
+# Of the packages that test-more runs, make test has the failovers under Patroni, after all others. Each commit has its
+# turn at one of those that not every run has. INBOX_TEST_FAILOVERS=all has all.
+COMMITS := $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
+export INBOX_TEST_FAILOVERS ?= $(COMMITS)
+FAILOVERS := $(if $(and $(filter ./...,$(PACKAGES)),$(filter %integration,$(MODULES)),$(if $(findstring -run,$(TEST_FLAGS)),,all)),(cd integration && $(TESTED) -run '^TestPatroni' ./endtoend),true)
+
 .PHONY: test-here
 test-here: $(BIN)/testreport
-	@set -eu -o pipefail; { ended=0; ($(call in_modules,packages=$$($(CHOSEN)) && $(TESTED) $$packages)) || ended=1; $(WITHOUT_RACE) || ended=1; exit $$ended; } | $(BIN)/testreport
+	@set -eu -o pipefail; { ended=0; ($(call in_modules,packages=$$($(CHOSEN)) && $(TESTED) $$packages)) || ended=1; $(WITHOUT_RACE) || ended=1; $(FAILOVERS) || ended=1; exit $$ended; } | $(BIN)/testreport
 
 # Here tests of behaviour run on SQLite with GORM's default driver, which is in C, without -race.
 WITH_MATTN := INBOX_TEST_SQLITE=mattn go test -json -p 2 -parallel 4 -timeout 15m $(TEST_FLAGS)
 
-# All mutants take about as long as all tests. Each commit has its turn at a part, and at one of
-# the failovers under Patroni that not every run has. INBOX_TEST_FAILOVERS=all has all.
-COMMITS := $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
+# All mutants take about as long as all tests. Each commit has its turn at a part.
 TURN := $(shell echo $$(($(COMMITS) % 16 + 1)))/16
-export INBOX_TEST_FAILOVERS ?= $(COMMITS)
 MUTANTS := -part $(TURN) -jobs 2
 
 .PHONY: test-more-here
 test-more-here: $(BIN)/testreport $(BIN)/mutants
 	@set -eu -o pipefail; { \
-		for module in integration examples tools; do (cd $$module; packages=$$(go list ./... | grep -E '/($(MORE))$$'); $(TESTED) $$packages); done; \
+		for module in integration examples tools; do (cd $$module; packages=$$(go list ./... | grep -E '/($(MORE))$$'); $(TESTED) -skip '^TestPatroni' $$packages); done; \
 		(cd integration; packages=$$(go list ./... | grep -E '/($(MORE_ALONE))$$'); $(TESTED) -p 1 $$packages); \
 		$(WITH_MATTN) . ./internal/engine ./processor ./acceptor ./cleanup ./ops ./dashboard ./internal/store/sqlite ./internal/synchronous ./idempotent/...; \
 		$(BIN)/mutants -json $(MUTANTS); \
@@ -98,12 +101,12 @@ vitess: $(BIN)/testreport ## the MySQL store on an unsharded Vitess 24 and a fai
 		go test -json -race -p 1 -timeout 60m $(TEST_FLAGS) -run '/^Vitess$$' ./mysql || ended=1; exit $$ended; } | $(BIN)/testreport
 
 .PHONY: soak
-soak: ## MINUTES=5 SEED=n DATABASE=mariadb: load, crashes and outages, then a check of the ledger
-	go run -C integration ./soak -minutes $(MINUTES) -seed $(SEED) -database $(DATABASE)
+soak: ## MINUTES=5 SEED=n DATABASE=mariadb (or mysql, sqlite, patroni): load, crashes and outages, then a check of the ledger
+	go run -C integration ./soak -minutes $(MINUTES) -seed $(SEED) -database $(DATABASE) -rate $(if $(filter sqlite,$(DATABASE)),30,150)
 
 .PHONY: ledger
 ledger: ## MINUTES=60 SEED=n DATABASE=mariadb NEW=1: the same, and docs/ledger.md written with the run, or anew
-	go run -C integration ./soak -minutes $(MINUTES) -seed $(SEED) -database $(DATABASE) -rate 60 -workers 3 -page $(if $(NEW),-new)
+	go run -C integration ./soak -minutes $(MINUTES) -seed $(SEED) -database $(DATABASE) $(if $(filter sqlite,$(DATABASE)),-rate 30,-rate 60 -workers 3) -page $(if $(NEW),-new)
 
 .PHONY: ledger-controls
 ledger-controls: ## which defects a short soak finds, written to docs/ledger.md

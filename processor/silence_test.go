@@ -98,7 +98,7 @@ func TestWorkerClaimsAgainAfterALateHeartbeat(t *testing.T) {
 		const timeout = 6 * time.Second
 		ran := make(chan string, 10)
 		ib := inboxtest.New(t, d.DB, silence(timeout, time.Minute), inbox.Configure(func(o *inbox.Options) {
-			o.Processor.HeartbeatInterval = 500 * time.Millisecond
+			o.Processor.HeartbeatInterval = 1900 * time.Millisecond // on SQLite, one that takes longer is no silence
 		}),
 			inboxtest.Handlers(
 				inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error { ran <- m.ID; return nil })))

@@ -90,7 +90,7 @@ func TestStopReleasesAClaimThatOutlivesTheLoop(t *testing.T) {
 	testenv.Long(t)
 	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib, _, _ := stopsDuringAClaim(t, d, context.Context.Done)
-		require.NoError(t, stop(t, ib, 5*time.Second))
+		require.NoError(t, stop(t, ib, 10*time.Second))
 		requireReleased(t, d, ib)
 	})
 }

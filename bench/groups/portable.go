@@ -17,7 +17,7 @@ const (
 	endToEndPortable = "accept and process at once, portable"
 )
 
-// Portable measures what the portable profile costs on PostgreSQL, where nobody needs it.
+// Portable measures what the portable profile costs on PostgreSQL, which does not need it.
 func Portable() trial.Group {
 	portable := inbox.Configure(func(o *inbox.Options) { o.PortableSQL = true })
 	return trial.Group{
@@ -28,8 +28,8 @@ func Portable() trial.Group {
 			{Name: acceptPortable, New: acceptAs(portable)},
 			{Name: processNative, New: processOurs(processCount, processQuick, processOptions()...)},
 			{Name: processPortable, New: processOurs(processCount, processQuick, append(processOptions(), portable)...)},
-			{Name: endToEndNative, New: endToEndAs(processOptions()...)},
-			{Name: endToEndPortable, New: endToEndAs(append(processOptions(), portable)...)},
+			{Name: endToEndNative, New: endToEndAs(processCount, processQuick, processOptions()...)},
+			{Name: endToEndPortable, New: endToEndAs(processCount, processQuick, append(processOptions(), portable)...)},
 		},
 		Lines: []trial.Line{
 			trial.Ratio("accept_portable_vs_native", acceptPortable, acceptNative, 0),
@@ -50,13 +50,13 @@ func acceptAs(options ...inbox.Option) newTrial {
 }
 
 // endToEndAs accepts while the inbox runs, which claims most messages as they are accepted.
-func endToEndAs(options ...inbox.Option) newTrial {
+func endToEndAs(full, quick int, options ...inbox.Option) newTrial {
 	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
 		ib, err := ours.Open(ctx, env.DSN, 1, options...)
 		if err != nil {
 			return nil, err
 		}
-		n := env.Scale(processCount, processQuick)
+		n := env.Scale(full, quick)
 		messages := ours.Messages(n)
 		t := &trial.Trial{Count: n, Close: ib.Close}
 		t.Run = func(ctx context.Context) error {

@@ -8,7 +8,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/gorm-inbox/inbox/bench/ours"
 	"github.com/gorm-inbox/inbox/bench/trial"
 )
 
@@ -32,35 +31,23 @@ func Xmin() trial.Group {
 }
 
 func xmin(held bool) newTrial {
+	alone := endToEndAs(100_000, 20_000, processOptions()...)
+	if !held {
+		return alone
+	}
 	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
-		ib, err := ours.Open(ctx, env.DSN, 1, processOptions()...)
+		t, err := alone(ctx, env)
 		if err != nil {
 			return nil, err
 		}
-		n := env.Scale(100_000, 20_000)
-		messages := ours.Messages(n)
-		t := &trial.Trial{Count: n, Close: ib.Close}
-		t.Run = func(ctx context.Context) error {
-			if err := ib.Start(ctx); err != nil {
-				return err
-			}
-			if err := ib.AcceptAll(ctx, messages, acceptBatch, acceptConnections); err != nil {
-				return err
-			}
-			return ib.Completed(ctx, n)
+		check, closes := t.Check, t.Close
+		reader, err := holdSnapshot(ctx, env.DSN)
+		if err != nil {
+			closes()
+			return nil, err
 		}
-		t.Check = func(ctx context.Context) error { return ib.CheckStored(ctx, n, n, n) }
-		if held {
-			reader, err := holdSnapshot(ctx, env.DSN)
-			if err != nil {
-				ib.Close()
-				return nil, err
-			}
-			t.Check = func(ctx context.Context) error {
-				return errors.Join(reader.check(ctx), ib.CheckStored(ctx, n, n, n))
-			}
-			t.Close = func() { reader.close(); ib.Close() }
-		}
+		t.Check = func(ctx context.Context) error { return errors.Join(reader.check(ctx), check(ctx)) }
+		t.Close = func() { reader.close(); closes() }
 		return t, nil
 	}
 }

@@ -99,7 +99,11 @@ func (f *loaded) underLoad(disturb func()) {
 	f.t.Helper()
 	settings := f.settings
 	settings.Brokers = nil
-	ib, db := f.inboxOf(settings), openGORM(f.t, settings.DSN)
+	application := settings.DSN
+	if workload.OnMySQL(f.db) { // of this pool the inbox does not close sessions that have become read-only
+		application += "&rejectReadOnly=true"
+	}
+	ib, db := f.inboxOf(settings), openGORM(f.t, application)
 	run := func() { f.underKafkaLoad(f.feed, disturb) }
 	for lane := range stepLanes {
 		inner := run

@@ -75,6 +75,9 @@ func (r *rig) under(disturb func(), produce func(ctx context.Context, number int
 	})
 	end := sync.OnceFunc(func() {
 		close(stop)
+		if r.t.Failed() {
+			cancel() // a database that is lost would let each load take its whole time
+		}
 		late := time.AfterFunc(2*patience, cancel)
 		defer late.Stop()
 		load.Wait()

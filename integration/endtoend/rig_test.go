@@ -258,8 +258,10 @@ func (r *rig) verdict() workload.Verdict {
 // number runs a query that returns one number, again while the database does not respond.
 func (r *rig) number(query string, args ...any) (n int) {
 	r.t.Helper()
-	_, err := fmt.Sscan(r.lines(query, args...)[0], &n)
-	require.NoError(r.t, err)
+	lines := r.lines(query, args...)
+	require.NotEmpty(r.t, lines, query)
+	_, err := fmt.Sscan(lines[0], &n)
+	require.NoError(r.t, err, query)
 	return n
 }
 

@@ -331,3 +331,35 @@ func TestClaimHasTheMessagesThatItsSnapshotDoesNotShow(t *testing.T) {
 		require.Equal(t, "m", claimed.Claims[0].Message.ID)
 	})
 }
+
+// TestCleanupLocksStatusesByID proves that a cleanup locks rows in the order in which those who advance lanes lock
+// them, so that neither waits for the other.
+func TestCleanupLocksStatusesByID(t *testing.T) {
+	onEach(t, func(t *testing.T, open opener) {
+		db, st := storetest.Migrated(t, open(t))
+		batch := batchOf("m")
+		batch.Messages[0].Handlers = []store.NewStatus{{HandlerKey: "a"}, {HandlerKey: "b"}}
+		_, err := st.Accept(t.Context(), batch)
+		require.NoError(t, err)
+		const ended = `UPDATE inbox_handler_statuses SET id = ?, completed_at = ?, outcome = 'processed' WHERE handler_key = ?`
+		require.NoError(t, db.Exec(ended, "2", loaded, "a").Error)
+		require.NoError(t, db.Exec(ended, "1", loaded, "b").Error)
+		const lock = `SELECT id FROM inbox_handler_statuses FORCE INDEX (PRIMARY) WHERE id = ? FOR UPDATE`
+		var id string
+		other := db.Begin()
+		defer other.Rollback()
+		require.NoError(t, other.Raw(lock, "1").Scan(&id).Error)
+		done := make(chan error, 1)
+		go func() {
+			result, err := st.Cleanup(t.Context(), store.CleanupRequest{Cutoff: time.Now().Add(time.Hour), Limit: 10})
+			if err == nil && (result.Statuses != 2 || result.Messages != 1) {
+				err = fmt.Errorf("deleted %+v", result)
+			}
+			done <- err
+		}()
+		waitForLocks(t, db, 1, done)
+		require.NoError(t, other.Raw(lock+` NOWAIT`, "2").Scan(&id).Error, "the cleanup waits for the first row")
+		require.NoError(t, other.Commit().Error)
+		require.NoError(t, <-done)
+	})
+}

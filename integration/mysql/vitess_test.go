@@ -1,11 +1,13 @@
 package mysql_test
 
 import (
+	"database/sql"
 	"fmt"
 	"os"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	driver "github.com/go-sql-driver/mysql"
 	"github.com/stretchr/testify/require"
@@ -13,6 +15,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/integration/servers"
+	"github.com/gorm-inbox/inbox/internal/handlertx"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/store/storetest"
 	"github.com/gorm-inbox/inbox/internal/stores"
@@ -110,12 +113,18 @@ func ofServer(db *gorm.DB) *gorm.DB {
 	return db
 }
 
-// needVitess leaves a test out where `make vitess` does not run it.
-func needVitess(t *testing.T) *servers.Vitess {
+// leaveOutWithoutVitess leaves a test out where `make vitess` does not run it.
+func leaveOutWithoutVitess(t *testing.T) {
 	t.Helper()
 	if !hasVitess() {
 		t.Skip("LEFT OUT: Vitess (make vitess runs the tests on it)")
 	}
+}
+
+// needVitess returns the server of this package's tests.
+func needVitess(t *testing.T) *servers.Vitess {
+	t.Helper()
+	leaveOutWithoutVitess(t)
 	v, err := vitess()
 	require.NoError(t, err)
 	return v
@@ -155,4 +164,33 @@ func TestVitessWithShardsIsRefused(t *testing.T) {
 			require.NoError(t, err, dsn)
 		}
 	}
+}
+
+// TestVitessTabletThatEndsATransactionIsNotTheHandlersFault proves contract 5.7 ("The database's own failures"): a
+// tablet that has lost its MySQL rolls back what was open, and then refuses the next statement and the commit.
+func TestVitessTabletThatEndsATransactionIsNotTheHandlersFault(t *testing.T) {
+	leaveOutWithoutVitess(t)
+	v, err := servers.StartVitess() // other tests share theirs
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, v.Close()) })
+	open := func(t testing.TB) *gorm.DB { return testenv.Open(t, mysql.Open(v.DSN()), gorm.Config{}) }
+	db := orders(t, open)
+	idle, err := handlertx.Begin(t.Context(), db, testenv.Patience, sql.LevelDefault)
+	require.NoError(t, err)
+	defer idle.Rollback()
+	require.NoError(t, idle.DB.Exec(`INSERT INTO orders VALUES (3, 0)`).Error)
+	err = handle(t, db, sql.LevelDefault, func(tx *gorm.DB) {
+		require.NoError(t, tx.Exec(`INSERT INTO orders VALUES (4, 0)`).Error)
+		require.NoError(t, v.MySQL.Kill())
+		require.NoError(t, v.MySQL.Start())
+		require.Eventually(t, func() bool { return db.Exec(`UPDATE orders SET paid = paid + 1`).Error == nil },
+			testenv.Patience, 50*time.Millisecond)
+		require.Error(t, tx.Exec(`INSERT INTO orders VALUES (5, 0)`).Error)
+	})
+	require.ErrorContains(t, err, "ended at")
+	require.True(t, store.IsDatabaseFault(err), err)
+	err = idle.Commit()
+	require.Error(t, err)
+	require.True(t, store.IsDatabaseFault(err) && store.OutcomeUnknown(err), err)
+	require.Equal(t, []int{1, 2}, stored(t, db))
 }

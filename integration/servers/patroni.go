@@ -96,7 +96,34 @@ func (c *Patroni) start(programs patroniPrograms, members int) error {
 		starting.Go(func() { failed[i] = m.Start() })
 	}
 	starting.Wait()
-	return errors.Join(append(failed, c.AwaitReplicas())...)
+	if err := errors.Join(failed...); err != nil {
+		return err
+	}
+	if err := c.awaitFirstLeader(); err != nil {
+		return err
+	}
+	return c.AwaitReplicas()
+}
+
+// awaitFirstLeader waits until a member has made the cluster. If none does, it lets all try again: on a busy machine,
+// the one that took the lock may have missed etcd's response, and then waits for itself.
+func (c *Patroni) awaitFirstLeader() error {
+	ctx, cancel := context.WithTimeout(context.Background(), clusterTimeout)
+	defer cancel()
+	since := time.Now()
+	return c.explain("make a cluster", poll(ctx, func(ctx context.Context) error {
+		_, err := c.Leader()
+		if err == nil || time.Since(since) < clusterTimeout/6 {
+			return err
+		}
+		since = time.Now()
+		for _, m := range c.members {
+			if pids, failed := processesOf(m.postgres.data()); failed != nil || len(pids) > 0 {
+				return errors.Join(err, failed)
+			}
+		}
+		return errors.Join(err, c.deleteKey(ctx, "initialize"))
+	}))
 }
 
 func (c *Patroni) startEtcd(program string) (err error) {
@@ -237,7 +264,7 @@ func (c *Patroni) AwaitLeader(former *PatroniMember) (leader *PatroniMember, err
 		if leader = found; leader == former {
 			return fmt.Errorf("%s is still the leader", leader.name)
 		}
-		return runStatements(ctx, leader.DSN(), "SELECT 1 / (NOT pg_is_in_recovery())::int")
+		return RunStatements(ctx, leader.DSN(), "SELECT 1 / (NOT pg_is_in_recovery())::int")
 	})
 	return leader, err
 }
@@ -258,7 +285,7 @@ func (c *Patroni) explain(what string, err error) error {
 // commits wait for one of them.
 func (c *Patroni) AwaitReplicas() error {
 	return c.await("wait for replicas", func(ctx context.Context, leader *PatroniMember, replicas []*PatroniMember) error {
-		return runStatements(ctx, leader.DSN(), fmt.Sprintf(`SELECT 1 / (count(*) = %d
+		return RunStatements(ctx, leader.DSN(), fmt.Sprintf(`SELECT 1 / (count(*) = %d
 			AND count(*) FILTER (WHERE sync_state = 'sync') = %d)::int
 			FROM pg_stat_replication WHERE state = 'streaming' AND application_name LIKE 'member%%'`,
 			len(replicas), min(len(replicas), 1)))
@@ -311,8 +338,12 @@ func (c *Patroni) SwitchOver() error {
 func (c *Patroni) ExpireLeader() error {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	err := post(ctx, c.etcdURL()+"/v3/kv/deleterange", settings{"key": []byte("/service/inbox/leader")})
-	return wrap("Patroni: expire the leader", err)
+	return wrap("Patroni: expire the leader", c.deleteKey(ctx, "leader"))
+}
+
+// deleteKey deletes one of the cluster's keys in etcd.
+func (c *Patroni) deleteKey(ctx context.Context, name string) error {
+	return post(ctx, c.etcdURL()+"/v3/kv/deleterange", settings{"key": []byte("/service/inbox/" + name)})
 }
 
 // Close kills all members and etcd, and removes their data.
@@ -497,7 +528,7 @@ func (c *Patroni) StartHAProxy() (*HAProxy, error) {
 defaults
 	mode tcp
 	timeout connect 1s
-	timeout check 1s
+	timeout check 3s
 	timeout client 1h
 	timeout server 1h
 listen leader

@@ -14,7 +14,7 @@ func write(t *testing.T, dsn string) {
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
 	require.NoError(t, poll(ctx, func(ctx context.Context) error {
-		return runStatements(ctx, dsn, "INSERT INTO written VALUES ('row')")
+		return RunStatements(ctx, dsn, "INSERT INTO written VALUES ('row')")
 	}))
 }
 
@@ -25,7 +25,7 @@ func TestPatroniReplacesALostLeader(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, cluster.Close()) })
 	first, err := cluster.Leader()
 	require.NoError(t, err)
-	require.NoError(t, runStatements(t.Context(), first.DSN(), "CREATE TABLE written (step text)"))
+	require.NoError(t, RunStatements(t.Context(), first.DSN(), "CREATE TABLE written (step text)"))
 	proxy, err := cluster.StartHAProxy()
 	leaveOutIfMissing(t, err)
 	require.NoError(t, err)
@@ -61,5 +61,5 @@ func TestPatroniReplacesALostLeader(t *testing.T) {
 	_, err = cluster.AwaitLeader(first)
 	require.NoError(t, err)
 	write(t, proxy.DSN())
-	require.NoError(t, runStatements(t.Context(), second.DSN(), "SELECT 1 / (count(*) >= 4)::int FROM written"))
+	require.NoError(t, RunStatements(t.Context(), second.DSN(), "SELECT 1 / (count(*) >= 4)::int FROM written"))
 }

@@ -109,10 +109,11 @@ func (p *Postgres) DSN() string {
 
 // PingPostgres returns an error unless the server at dsn answers a query.
 func PingPostgres(ctx context.Context, dsn string) error {
-	return runStatements(ctx, dsn, "SELECT 1")
+	return RunStatements(ctx, dsn, "SELECT 1")
 }
 
-func runStatements(ctx context.Context, dsn string, statements ...string) (err error) {
+// RunStatements runs statements one after the other, on a connection of their own.
+func RunStatements(ctx context.Context, dsn string, statements ...string) (err error) {
 	conn, err := pgx.Connect(ctx, dsn)
 	if err != nil {
 		return err
@@ -141,11 +142,11 @@ func (p *Postgres) StartStandby() (*Postgres, error) {
 		err = standby.Start()
 	}
 	if err == nil {
-		err = runStatements(ctx, p.DSN(), "ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()")
+		err = RunStatements(ctx, p.DSN(), "ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()")
 	}
 	if err == nil {
 		err = poll(ctx, func(ctx context.Context) error {
-			return runStatements(ctx, p.DSN(),
+			return RunStatements(ctx, p.DSN(),
 				"SELECT 1 / count(*) FROM pg_stat_replication WHERE sync_state = 'sync' AND state = 'streaming'")
 		})
 	}
@@ -171,6 +172,6 @@ func (p *Postgres) Promote() error {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	// The copy has the primary's configuration, and would wait for a standby.
-	return wrap("PostgreSQL: promote", runStatements(ctx, p.DSN(), "ALTER SYSTEM RESET synchronous_standby_names",
+	return wrap("PostgreSQL: promote", RunStatements(ctx, p.DSN(), "ALTER SYSTEM RESET synchronous_standby_names",
 		"SELECT pg_reload_conf()", "SELECT pg_promote()"))
 }

@@ -2,10 +2,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
 	"time"
+
+	"github.com/segmentio/kafka-go"
 
 	"github.com/gorm-inbox/inbox/integration/endtoend/workload"
 )
@@ -16,7 +19,7 @@ const down = 3 * time.Second
 // tracks returns the disturbances whose names match. Workers, database and brokers are disturbed concurrently. Only one
 // broker is disturbed at a time, because the other has to take over. What the machine lacks is left out.
 func (w *world) tracks(f *fleet, l *load, only *regexp.Regexp) []track {
-	frozen := w.settings.SessionTimeout + 2*time.Second // longer than the workers' session
+	frozen := w.frozen()
 	kafka := []cell{{"coordinator_moved", w.moveCoordinator, down}, {"broker_answers_cut", w.cutKafka, 4 * time.Second},
 		{"rebalance_storm", f.storm, 0}, {"topic_recreated", w.recreateTopic, 0}}
 	for id := 1; id <= 2; id++ {
@@ -27,26 +30,39 @@ func (w *world) tracks(f *fleet, l *load, only *regexp.Regexp) []track {
 			cell{"broker_killed", w.brokerOutage(id, "killed", b.Kill, b.Start), down})
 	}
 	tracks := []track{
-		{name: "kills", pause: 5 * time.Second, cells: []cell{{"worker_killed", f.killOne, 0}}},
+		{name: "kills", pause: 10 * time.Second / time.Duration(f.replicas), cells: []cell{{"worker_killed", f.killOne, 0}}},
 		{name: "workers", pause: 6 * time.Second, cells: []cell{
 			{"worker_frozen", f.freezeOne, frozen + 3*time.Second}, {"worker_terminated", f.terminateOne, 0},
 			{"rolling_upgrade", f.upgrade, 0}, {"clock_jumped", f.jumpOne, 0}, {"cleaner_clock_jumped", f.jumpCleaner, 0},
 			{"handler_paused", w.pauseHandler(l), 4 * time.Second}, {"poisoned_retried", w.retryPoisoned(l), 0},
-			{"replicas_down", func(lasts time.Duration) outcome { return f.killAll(lasts, l) }, replicasDown},
+			{"replicas_down", func(lasts time.Duration) outcome { return f.killAll(lasts, l) },
+				w.settings.Retention + 5*time.Second}, // what the replicas have not read is older than Retention
 		}},
 		{name: w.product.title, pause: 5 * time.Second, cells: append([]cell{
 			{"database_slow", w.slowDatabase, 8 * time.Second},
-			{"database_stopped", w.databaseOutage("stopped", database.Stop, database.Start), down},
-			{"database_frozen", w.databaseOutage("frozen", database.Freeze, database.Thaw), frozen},
-			{"database_killed", w.databaseOutage("killed", database.Kill, database.Start), down},
 			{"database_answers_lost", w.loseAnswers, 4 * time.Second},
-		}, w.postgresCells()...)},
+		}, w.product.cells(w)...)},
 		{name: "Kafka", pause: time.Second, cells: kafka},
+	}
+	if w.product.name == sqlite {
+		tracks = slices.Replace(tracks, 1, 3, w.fileTracks(f, l, frozen)...) // those of workers and of the server
 	}
 	for i := range tracks {
 		tracks[i].cells = slices.DeleteFunc(tracks[i].cells, func(c cell) bool { return !only.MatchString(c.name) })
 	}
 	return tracks
+}
+
+// frozen is how long a server is frozen in the schedule, longer than the workers' session.
+func (w *world) frozen() time.Duration { return w.settings.SessionTimeout + 2*time.Second }
+
+// serverCells returns the disturbances of a database that is one server.
+func (w *world) serverCells() []cell {
+	return []cell{
+		{"database_stopped", w.databaseOutage("stopped", server.Stop, server.Start), down},
+		{"database_frozen", w.databaseOutage("frozen", server.Freeze, server.Thaw), w.frozen()},
+		{"database_killed", w.databaseOutage("killed", server.Kill, server.Start), down},
+	}
 }
 
 // outage takes a server down for a time, and reports whether it did.
@@ -69,11 +85,11 @@ func (w *world) outage(name, kind string, lasts time.Duration, begin, end func()
 }
 
 // databaseOutage is felt if a message could not be accepted.
-func (w *world) databaseOutage(kind string, begin, end func(database) error) func(time.Duration) outcome {
+func (w *world) databaseOutage(kind string, begin, end func(server) error) func(time.Duration) outcome {
 	return func(lasts time.Duration) outcome {
 		began := time.Now()
-		done := w.outage(w.product.title, kind, lasts, func() error { return begin(w.server) },
-			func() error { return end(w.server) })
+		done := w.outage(w.product.title, kind, lasts, func() error { return begin(w.server.(server)) },
+			func() error { return end(w.server.(server)) })
 		return outcome{done, w.recovered(began, failed)}
 	}
 }
@@ -224,14 +240,15 @@ func (w *world) recreateTopic(time.Duration) outcome {
 		stored(before)); !all {
 		return outcome{}
 	}
-	if err := w.cluster.DeleteTopic(ctx, againTopic); err != nil {
-		w.logf("%v", err)
-		return outcome{}
+	failed := w.cluster.DeleteTopic(ctx, againTopic)
+	if failed != nil { // it may be deleted all the same, and cleanup would wait for it
+		w.logf("%v", failed)
 	}
 	_, created := w.await("the topic is created again", time.Now(), recoveryPatience, func() bool {
-		return w.cluster.CreateTopic(ctx, againTopic, partitions, nil) == nil
+		err := w.cluster.CreateTopic(ctx, againTopic, partitions, nil)
+		return err == nil || failed != nil && errors.Is(err, kafka.TopicAlreadyExists)
 	})
-	if !created || !w.produceAgain(ctx, after) {
+	if failed != nil || !created || !w.produceAgain(ctx, after) {
 		return outcome{}
 	}
 	w.logf("topic %s was created again", againTopic)

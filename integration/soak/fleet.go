@@ -35,6 +35,7 @@ type slot struct {
 	mu      sync.Mutex
 	worker  *workload.Worker // nil while there is none
 	asked   bool             // it was asked to stop, or killed
+	frozen  bool             // nothing else is to happen to it
 	version int64            // of its program
 }
 
@@ -84,6 +85,9 @@ func (f *fleet) start(s *slot) (*workload.Worker, error) {
 	} else {
 		f.joining.RLock()
 		defer f.joining.RUnlock()
+		if s.number == 1 && f.world.hosts != "" {
+			settings.DSN = f.world.hosts
+		}
 		if s.pooled && f.world.pooler != nil {
 			settings.DSN = f.world.pooler.DSN() + "&default_query_exec_mode=exec"
 		}
@@ -140,12 +144,12 @@ func (f *fleet) peak(worker *workload.Worker) {
 	}
 }
 
-// with calls f with the slot's worker, if there is one that was not asked to end, and returns it. ends says whether
-// f ends the worker.
+// with calls f with the slot's worker, if there is one that was not asked to end and is not kept frozen, and returns
+// it. ends says whether f ends the worker.
 func (s *slot) with(ends bool, f func(*workload.Worker) error) (*workload.Worker, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.worker == nil || s.asked {
+	if s.worker == nil || s.asked || s.frozen {
 		return nil, nil
 	}
 	s.asked = ends

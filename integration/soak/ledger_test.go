@@ -43,7 +43,7 @@ func TestPageWithoutRunsSaysSo(t *testing.T) {
 	require.NotContains(t, text, "## Harms")
 }
 
-// Nobody edits the published page: it follows from the file that the soak has written.
+// The published page is not edited: it follows from the file that the soak has written.
 func TestPublishedPageIsThatOfTheRecordedRuns(t *testing.T) {
 	t.Chdir("..") // where the soak runs
 	h, err := readHistory(historyFile)
@@ -107,10 +107,10 @@ func TestControlsAreReadFromTheMutantsEvents(t *testing.T) {
 		return readControls(json.NewDecoder(strings.NewReader(strings.Join(lines, "\n"))))
 	}
 	found, err := read(`{"Action":"output","Test":"loses","Output":"missing 3\n"}`,
-		`{"Action":"pass","Test":"loses","Elapsed":90.5}`,
+		`{"Action":"pass","Test":"loses","Elapsed":90.5}`, `{"Action":"pass","Test":"does no harm"}`,
 		`{"Action":"output","Test":"survives","Output":"survived: no test noticed\n"}`, `{"Action":"fail","Test":"survives"}`)
 	require.NoError(t, err)
-	require.Equal(t, []control{{"loses", true, "missing 3", 90.5}, {Name: "survives"}}, found)
+	require.Equal(t, []control{{"loses", true, "missing 3", 90.5}, {Name: "does no harm"}, {Name: "survives"}}, found)
 	_, err = read(`{"Action":"skip","Test":"x"}`)
 	require.ErrorContains(t, err, "x")
 	_, err = read()
@@ -129,7 +129,7 @@ func TestPercentileIsTheNearestRank(t *testing.T) {
 	require.Equal(t, "–", percentile(nil, 50))
 }
 
-// A disturbance whose effect nobody saw is counted as done, and its time is no recovery.
+// A disturbance whose effect was not seen is counted as done, and its time is no recovery.
 func TestDisturbanceIsFeltOnlyIfItsEffectWasSeen(t *testing.T) {
 	felt := func(seen bool) func() (bool, time.Duration) {
 		return func() (bool, time.Duration) { return seen, 3 * time.Second }
@@ -176,7 +176,7 @@ func TestEveryDisturbanceIsOnThePage(t *testing.T) {
 		known[h.name] = true
 	}
 	var names []string
-	for _, file := range []string{"disturb.go", "postgres.go"} {
+	for _, file := range []string{"disturb.go", "postgres.go", "patroni.go", "sqlite.go"} {
 		source, err := os.ReadFile(file)
 		require.NoError(t, err)
 		for line := range strings.SplitSeq(string(source), "\n") {

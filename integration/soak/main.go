@@ -7,6 +7,8 @@
 //
 //	go run ./soak -minutes 5 -seed 7
 //	go run ./soak -minutes 5 -seed 7 -database mariadb
+//	go run ./soak -minutes 10 -seed 7 -database patroni
+//	go run ./soak -minutes 5 -seed 7 -database sqlite -rate 30   processes that share a file
 //	go run ./soak -minutes 60 -seed 7 -page              also adds the run to docs/ledger.md
 //	go run ./mutants -soak -json | go run ./soak -controls   writes there which defects the judge finds
 //
@@ -49,7 +51,7 @@ func main() {
 	seed := flag.Uint64("seed", 1, "decides what happens")
 	rate := flag.Int("rate", 150, "messages per second")
 	workers := flag.Int("workers", 2, "consumer replicas")
-	name := flag.String("database", "postgres", "postgres, mariadb or mysql")
+	name := flag.String("database", "postgres", "postgres, patroni, mariadb, mysql or sqlite")
 	harms := flag.String("harms", "", "only disturbances whose name matches this `expression`")
 	publishes := flag.Bool("page", false, "add the run to docs/ledger.md")
 	anew := flag.Bool("new", false, "with -page: drop the runs that the page has")
@@ -159,6 +161,7 @@ func run(ctx context.Context, o options) (r record, err error) {
 	keep, endKeep := context.WithCancel(context.Background())
 	defer endKeep()
 	reporting.Go(func() { w.keepPooler(keep) })
+	reporting.Go(func() { w.keepJudging(keep) })
 	tracks := w.tracks(fleet, l, o.harms)
 	matrix := newMatrix(tracks)
 	matrix.disturb(timed, schedule, o.seed, tracks) // returns after all servers are up again

@@ -20,6 +20,11 @@ var harms = []harm{
 	{"replicas_down", "all workers killed and kept down", "nothing was processed meanwhile"},
 	{"rolling_upgrade", "workers replaced one by one by a version with renamed handlers",
 		"new workers handled messages that were accepted under the old keys"},
+	{"writer_frozen", "SIGSTOP to a worker that has SQLite's write lock, for longer than `busy_timeout`",
+		"an accept failed or waited"},
+	{"processes_killed", "SIGKILL to all processes that share SQLite's file", "there were claims, and new processes took them over"},
+	{"clock_behind", "a worker's clock ten seconds behind those of others on SQLite's file, right",
+		"its heartbeats had both times"},
 	{"clock_jumped", "a worker's clock an hour ahead, right, an hour behind, right", "it logged each time that its clock is wrong"},
 	{"cleaner_clock_jumped", "the same with the clock of the process that only cleans", "it cleaned with each wrong time"},
 	{"handler_paused", "an operator pauses a handler and resumes it", "no run of it began meanwhile"},
@@ -37,8 +42,14 @@ var harms = []harm{
 	{"connections_exhausted", "the server has no connection left", "an accept was refused with 53300"},
 	{"database_read_only", "`default_transaction_read_only` is on", "an accept failed because of it"},
 	{"serializable_default", "`default_transaction_isolation` is serializable", "a session on the workers' route had it"},
-	{"disk_full", "the file system of the database has no space", "an accept failed with 53100"},
+	{"write_lock_held", "another process has SQLite's write lock for longer than `busy_timeout`", "an accept failed or waited"},
+	{"disk_full", "the file system of the database has no space", "an accept failed with 53100, on SQLite with FULL"},
 	{"failover", "the primary is killed, its synchronous standby promoted", "a message could not be accepted"},
+	{"leader_switched_over", "Patroni's leader hands over to a replica", "a message could not be accepted"},
+	{"leader_crashed", "SIGKILL to the PostgreSQL of Patroni's leader", "a message could not be accepted"},
+	{"leader_killed", "SIGKILL to Patroni's leader and its PostgreSQL", "a message could not be accepted"},
+	{"leader_frozen", "SIGSTOP to the same, and it comes back", "a message could not be accepted"},
+	{"leader_cut_off", "Patroni's leader does not reach etcd, and clients reach it", "a message could not be accepted"},
 	{"pooler_killed", "SIGKILL to the PgBouncer of one worker", "a client lost its connection"},
 	{"broker_killed", "SIGKILL to a broker", "it led no partition any more"},
 	{"broker_stopped", "a broker is shut down and started", "it led no partition any more"},
@@ -81,8 +92,10 @@ func page(h history, simulation string) string {
 		"## What is not done here\n\n" +
 		"- A former release as the other program: its two versions are two sets of handlers of one commit.\n" +
 		"- A migration under load: the schema has one version, so there is nothing to migrate from.\n" +
-		"- A failover of MariaDB, SQLite, and networks between machines: the tests have the first two.\n" +
-		"- Patroni, and hardware: lost writes of disks, and memory that changes.\n")
+		"- A failover of MariaDB, and networks between machines: the tests have the former.\n" +
+		"- SQLite killed while no process has its file open: the judge reads it all the time. A clock that is ahead of the\n" +
+		"  others', and the cleaner's: there each process judges by its own ([contract 3.5](contract.md#35-clocks)).\n" +
+		"- Hardware: lost writes of disks, and memory that changes.\n")
 	return b.String()
 }
 
@@ -101,7 +114,8 @@ func sayRuns(say func(string, ...any), runs []record) {
 	}
 	say("Lost counts messages without their rows or effects, steps, and what was to be published. Stuck counts what was left\n" +
 		"open in the end. Offset ahead counts records that a committed offset had passed before they were stored. Other\n" +
-		"counts offsets that moved back, results nobody asked for, and workers that crashed or did not stop in order.\n\n" +
+		"counts offsets that moved back, unrequested results, and workers that crashed or did not stop in order.\n" +
+		"Minutes is how long a run did harm: a signal may end it before the time in its command.\n\n" +
 		"| Run | Date | Database | Seed | Minutes | Accepted | Lost | Doubled | Stuck | Out of order | Offset ahead | Other " +
 		"| Reruns, allowed | Published again, allowed |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n")
 	sum := map[string]int64{}
@@ -173,7 +187,8 @@ func sayHarms(say func(string, ...any), runs []record) {
 		"counted for whole runs, not for each harm.\n\n" +
 		"Recovery is the time, from the end of a harm that was felt, until what it stopped works again: until a message is\n" +
 		"accepted and an effect is committed that both began after it, for brokers until a record is accepted. For a worker\n" +
-		"that was killed, frozen or terminated it is the time from the signal until it has no claim any more.\n\n" +
+		"that was killed, frozen or terminated it is the time from the signal until it has no claim any more. For a leader\n" +
+		"that Patroni replaces it begins with its loss.\n\n" +
 		"| Harm | Felt if | Done | Felt | Recovery p50 | p99 | max |\n|---|---|---|---|---|---|---|\n")
 	total := tally{}
 	for _, harm := range harms {

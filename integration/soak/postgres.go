@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -12,25 +13,30 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv/pgproxy"
 )
 
-// postgresCells returns the disturbances that only PostgreSQL has here, or its proxy.
-func (w *world) postgresCells() []cell {
-	proxy, found := w.database.(*pgproxy.Proxy)
-	if !found {
-		return nil
-	}
+// proxyCells returns the disturbances of the proxies before PostgreSQL.
+func (w *world) proxyCells() []cell {
+	proxy := w.database.(*pgproxy.Proxy)
 	cells := []cell{
 		{"commit_answers_lost", func(lasts time.Duration) outcome { return w.loseCommits(proxy, lasts) }, 3 * time.Second},
 		{"connections_cut", func(lasts time.Duration) outcome { return w.cutConnections(proxy, lasts) }, 3 * time.Second},
 		{"answers_silent", w.silence(proxy, pgproxy.AnswerSilent), 4 * time.Second},
 		{"requests_silent", w.silence(proxy, pgproxy.Silence), 4 * time.Second},
-		{"connections_exhausted", func(lasts time.Duration) outcome { return w.exhaust(proxy, lasts) }, 4 * time.Second},
-		{"database_read_only", w.underDefault("default_transaction_read_only", "on", failedWith("read-only")), 4 * time.Second},
-		{"serializable_default", w.serializable, 4 * time.Second},
-		{"failover", func(lasts time.Duration) outcome { return w.failOver(proxy, lasts) }, down},
 	}
 	if w.pooler != nil {
 		cells = append(cells, cell{"pooler_killed", w.killPooler, 2 * time.Second})
 	}
+	return cells
+}
+
+// postgresCells returns the disturbances of one PostgreSQL, and of the proxies before it.
+func (w *world) postgresCells() []cell {
+	proxy := w.database.(*pgproxy.Proxy)
+	cells := append(slices.Concat(w.serverCells(), w.proxyCells()), []cell{
+		{"connections_exhausted", func(lasts time.Duration) outcome { return w.exhaust(proxy, lasts) }, 4 * time.Second},
+		{"database_read_only", w.underDefault("default_transaction_read_only", "on", failedWith("read-only")), 4 * time.Second},
+		{"serializable_default", w.serializable, 4 * time.Second},
+		{"failover", func(lasts time.Duration) outcome { return w.failOver(proxy, lasts) }, down},
+	}...)
 	if w.disk != nil {
 		cells = append(cells, cell{"disk_full", w.fillDisk, 5 * time.Second})
 	}
@@ -127,20 +133,10 @@ func (w *world) set(name, value string) error {
 }
 
 // execute runs statements on a connection of its own.
-func (w *world) execute(dsn string, statements ...string) (err error) {
+func (w *world) execute(dsn string, statements ...string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
 	defer cancel()
-	conn, err := pgx.Connect(ctx, dsn)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, conn.Close(ctx)) }()
-	for _, statement := range statements {
-		if _, err := conn.Exec(ctx, statement); err != nil {
-			return fmt.Errorf("%s: %w", statement, err)
-		}
-	}
-	return nil
+	return servers.RunStatements(ctx, dsn, statements...)
 }
 
 // underDefault gives all sessions another default for a time.
@@ -181,7 +177,7 @@ func (w *world) failOver(proxy *pgproxy.Proxy, lasts time.Duration) outcome {
 	pause(context.Background(), lasts)
 	began := time.Now()
 	if err := primary.Kill(); err != nil {
-		w.logf("%v", err) // what still runs of it, nobody can reach any more
+		w.logf("%v", err) // no client reaches what still runs of it
 	}
 	proxy.Cut()
 	for range 3 { // without the server there is nothing to judge
@@ -238,7 +234,11 @@ func (w *world) keepPooler(ctx context.Context) {
 func (w *world) fillDisk(lasts time.Duration) outcome {
 	began := time.Now()
 	done := w.outage(w.product.title, "has a full disk", lasts, w.disk.fill, func() error {
-		return errors.Join(w.disk.free(), w.server.Start()) // it ends if it cannot write its log
+		err := w.disk.free()
+		if s, found := w.server.(server); found {
+			err = errors.Join(err, s.Start()) // it ends if it cannot write its log
+		}
+		return err
 	})
-	return outcome{done, w.recovered(began, failedWith("53100", "No space left"))}
+	return outcome{done, w.recovered(began, failedWith("53100", "No space left", "database or disk is full"))}
 }

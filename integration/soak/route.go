@@ -10,15 +10,20 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv/pgproxy"
 )
 
-// database is a database server that the soak disturbs.
+// database is what the soak disturbs.
 type database interface {
+	DSN() string
+	Close() error
+}
+
+// server is a database that is one server.
+type server interface {
+	database
 	Start() error
 	Stop() error
 	Kill() error
 	Freeze() error
 	Thaw() error
-	DSN() string
-	Close() error
 }
 
 // route is the workers' route to the database, on which answers come late or not at all.
@@ -34,8 +39,14 @@ type route interface {
 type product struct {
 	name, title string
 	start       func(directory string) (database, error) // where its data is, if not empty
-	route       func(dsn string) (route, error)
+	route       func(dsn string) (route, error)          // nil if there is no server
+	cells       func(*world) []cell                      // the disturbances that not all products have
+	retention   time.Duration
 }
+
+// retention is longer than a producer or an accept may repeat itself across an outage. Such duplicates run again once
+// the first has been deleted.
+const retention = 40 * time.Second
 
 // postgres is the name of the product that has more disturbances than the others.
 const postgres = "postgres"
@@ -45,10 +56,13 @@ var products = []product{
 		func(directory string) (database, error) {
 			return servers.StartPostgres(servers.PostgresOptions{Directory: directory, Settings: map[string]string{
 				"max_connections": "200"}})
-		},
-		func(dsn string) (route, error) { return pgproxy.Start(dsn) }},
-	{"mariadb", "MariaDB", func(string) (database, error) { return servers.StartMariaDB(servers.MySQLOptions{}) }, startCable},
-	{"mysql", "MySQL", func(string) (database, error) { return servers.StartMySQL(servers.MySQLOptions{}) }, startCable},
+		}, startProxy, (*world).postgresCells, retention},
+	{"patroni", "PostgreSQL under Patroni", startPatroni, startProxy, (*world).patroniCells, 2 * retention},
+	{"mariadb", "MariaDB", func(string) (database, error) { return servers.StartMariaDB(servers.MySQLOptions{}) }, startCable,
+		(*world).serverCells, retention},
+	{"mysql", "MySQL", func(string) (database, error) { return servers.StartMySQL(servers.MySQLOptions{}) }, startCable,
+		(*world).serverCells, retention},
+	{sqlite, "SQLite", openFile, nil, (*world).fileCells, retention},
 }
 
 // productNamed returns a product, or an error that lists the names.
@@ -62,5 +76,7 @@ func productNamed(name string) (product, error) {
 	}
 	return product{}, fmt.Errorf("-database = %q: must be %s", name, strings.Join(names, ", "))
 }
+
+func startProxy(dsn string) (route, error) { return pgproxy.Start(dsn) }
 
 func startCable(dsn string) (route, error) { return workload.StartCable(dsn) }

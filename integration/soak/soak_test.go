@@ -24,18 +24,28 @@ func TestMain(m *testing.M) {
 // soakFailed is the exit status if a short soak has no result, which must not be taken for a finding.
 const soakFailed = 3
 
-// MINUTES, SEED and HARMS make it longer, another one, or do other harm: `go run ./mutants -soak` sets them.
 func TestShortSoakBreaksNoPromise(t *testing.T) {
+	soakShortly(t, postgres, "worker_killed|worker_terminated|database_killed|connections_cut")
+}
+
+func TestShortSoakUnderPatroniBreaksNoPromise(t *testing.T) {
+	soakShortly(t, "patroni", "worker_killed|leader_killed")
+}
+
+// soakShortly does some harm for half a minute. MINUTES, SEED and HARMS make it longer, another one, or do other harm:
+// `go run ./mutants -soak` sets them.
+func soakShortly(t *testing.T, database, harms string) {
+	t.Helper()
 	if os.Getenv("MINUTES") == "" {
 		testenv.Long(t)
 	}
-	product, err := productNamed(postgres)
+	product, err := productNamed(database)
 	require.NoError(t, err)
 	minutes, err := strconv.ParseFloat(cmp.Or(os.Getenv("MINUTES"), "0.4"), 64)
 	require.NoError(t, err)
 	seed, err := strconv.ParseUint(cmp.Or(os.Getenv("SEED"), "1"), 10, 64)
 	require.NoError(t, err)
-	only, err := regexp.Compile(cmp.Or(os.Getenv("HARMS"), "worker_killed|worker_terminated|database_killed|connections_cut"))
+	only, err := regexp.Compile(cmp.Or(os.Getenv("HARMS"), harms))
 	require.NoError(t, err)
 	r, err := run(t.Context(), options{product: product, lasts: time.Duration(minutes * float64(time.Minute)), seed: seed,
 		rate: 100, workers: 2, harms: only})

@@ -15,6 +15,7 @@ import (
 	"github.com/gorm-inbox/inbox/integration/endtoend/workload"
 	"github.com/gorm-inbox/inbox/integration/kafkaproxy"
 	"github.com/gorm-inbox/inbox/integration/servers"
+	"github.com/gorm-inbox/inbox/internal/testenv/pgproxy"
 )
 
 // world is everything in a soak except the workers.
@@ -24,8 +25,9 @@ type world struct {
 	dir      string // of the workers' logs
 	product  product
 	server   database           // the present one, which its track replaces in a failover
-	database route              // the workers' route to the server
-	judging  *workload.Cable    // the judge's route
+	database route              // the workers' route to the server; nil if there is none
+	judging  *workload.Cable    // the judge's route; nil if there is none
+	hosts    string             // the DSN of all servers of a cluster, or empty
 	pooler   *servers.PgBouncer // nil if there is none
 	pooling  sync.Mutex         // held while the pooler is to be down, or is started
 	disk     *disk              // of the server's data; nil if there is none
@@ -48,12 +50,6 @@ const (
 	againTopic = "again" // is deleted and created again
 	group      = "soak"
 	partitions = 6
-
-	// retention is longer than a producer or an accept may repeat itself across an outage. Such duplicates run again
-	// once the first has been deleted.
-	retention = 40 * time.Second
-	// replicasDown is how long all replicas are down, so that what they have not read is older than Retention.
-	replicasDown = retention + 5*time.Second
 )
 
 func newWorld(ctx context.Context, product product, seed uint64) (*world, error) {
@@ -70,7 +66,10 @@ func (w *world) start(ctx context.Context) (err error) {
 		return err
 	}
 	directory := ""
-	if w.product.name == postgres {
+	if w.product.name == sqlite {
+		directory = w.dir
+	}
+	if w.product.name == postgres || w.product.name == sqlite {
 		if w.disk, err = mountDisk(); err != nil {
 			w.leaveOut("disk_full", err)
 		} else {
@@ -81,9 +80,16 @@ func (w *world) start(ctx context.Context) (err error) {
 		w.server = nil // not a nil pointer of the product's
 		return err
 	}
-	if w.database, err = w.product.route(w.server.DSN()); err != nil {
-		w.database = nil
-		return err
+	workersDSN, judgesDSN := w.server.DSN(), w.server.DSN()
+	if w.product.route != nil {
+		if w.database, err = w.product.route(w.server.DSN()); err != nil {
+			w.database = nil
+			return err
+		}
+		if w.judging, err = workload.StartCable(w.server.DSN()); err != nil {
+			return err
+		}
+		workersDSN, judgesDSN = w.database.DSN(), w.judging.DSN()
 	}
 	if w.cluster, err = servers.StartCluster(servers.ClusterOptions{Through: w.through}); err != nil {
 		return err
@@ -93,10 +99,11 @@ func (w *world) start(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	if w.judging, err = workload.StartCable(w.server.DSN()); err != nil {
-		return err
+	if p, found := w.server.(*patroni); found {
+		w.hosts = p.cluster.DSN()
+		judgesDSN += "&target_session_attrs=read-write" // the leader may have become a replica
 	}
-	if w.db, err = workload.OpenSQL(w.judging.DSN()); err != nil {
+	if w.db, err = workload.OpenSQL(judgesDSN); err != nil {
 		return err
 	}
 	w.db.SetMaxIdleConns(10)
@@ -108,8 +115,8 @@ func (w *world) start(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	w.settings = workload.Quick(w.database.DSN())
-	w.settings.Retention, w.settings.Generation = retention, workload.Original
+	w.settings = workload.Quick(workersDSN)
+	w.settings.Retention, w.settings.Generation = w.product.retention, workload.Original
 	ib, closeInbox, err := w.inbox() // without a Kafka channel, so it is never started
 	if err != nil {
 		return err
@@ -122,7 +129,7 @@ func (w *world) start(ctx context.Context) (err error) {
 	}
 	w.settings.Brokers, w.settings.Topic, w.settings.Group = w.cluster.Brokers(), topic, group
 	w.settings.OutTopic, w.settings.Topics = outTopic, []string{againTopic}
-	if w.product.name == postgres {
+	if _, found := w.database.(*pgproxy.Proxy); found {
 		w.pooler, err = servers.StartPgBouncer(servers.PgBouncerOptions{Server: w.database.DSN(), Settings: map[string]string{
 			"default_pool_size": "30", "server_login_retry": "1", "server_connect_timeout": "3"}})
 		if err != nil {

@@ -96,6 +96,7 @@ type Singles struct {
 	dialect  *dialect.Dialect
 	state    *atomic.Bool // whether each statement states its isolation
 	settings []string     // of each statement's transaction, see WithoutJIT
+	unknown  *atomic.Bool // whether the server refuses the settings
 	within   func(ctx context.Context, statement func(context.Context) error) error
 }
 
@@ -105,7 +106,7 @@ func NewSingles(db *gorm.DB) Singles {
 	if err != nil { // a store refuses it
 		d = &dialect.Dialect{}
 	}
-	return Singles{db: d.Session(db), dialect: d, state: new(atomic.Bool)}
+	return Singles{db: d.Session(db), dialect: d, state: new(atomic.Bool), unknown: new(atomic.Bool)}
 }
 
 // StateIsolation records that the sessions' default is not READ COMMITTED.
@@ -114,7 +115,8 @@ func (s Singles) StateIsolation() { s.state.Store(true) }
 // WithoutJIT returns a runner whose statements PostgreSQL does not compile. It is for statements that read thousands of
 // rows. If such a limit is a parameter, the planner expects a tenth of all rows instead. The larger a table is, the
 // more it is mistaken, until compiling seems worth it (jit, which is on by default): half a second for a statement of
-// 10 ms. Each statement gets a transaction, which costs two more round trips.
+// 10 ms. Each statement gets a transaction, which costs two more round trips. A server that does not know the setting,
+// and so is not PostgreSQL, refuses it once.
 func (s Singles) WithoutJIT() Singles {
 	s.settings = s.dialect.WithoutJIT
 	return s
@@ -154,7 +156,11 @@ func (s single) run(ctx context.Context, changes bool, statement func(context.Co
 }
 
 func (s single) runOnce(ctx context.Context, changes bool, statement func(context.Context, gorm.ConnPool) error) error {
-	states := len(s.of.settings) > 0 || s.of.state.Load() || s.of.dialect.GapLocks && changes
+	settings := s.of.settings
+	if s.of.unknown.Load() {
+		settings = nil
+	}
+	states := len(settings) > 0 || s.of.state.Load() || s.of.dialect.GapLocks && changes
 	if !states {
 		err := statement(ctx, s.ConnPool)
 		if !has(err, dialect.Snapshot) {
@@ -163,12 +169,26 @@ func (s single) runOnce(ctx context.Context, changes bool, statement func(contex
 		}
 		s.of.state.Store(true)
 	}
-	session := pgxtx.Session(s.of.db.WithContext(ctx), pgxtx.ByDeadline, s.of.settings...)
-	err := session.Transaction(func(tx *gorm.DB) error {
-		return statement(ctx, tx.Statement.ConnPool)
-	}, &sql.TxOptions{Isolation: s.of.dialect.Stated})
+	began, err := s.runIn(ctx, settings, statement)
+	if len(settings) > 0 && !began && ctx.Err() == nil && !IsTransient(err) {
+		if began, err = s.runIn(ctx, nil, statement); began {
+			s.of.unknown.Store(true)
+		}
+	}
 	RenewSessions(s.of.db, err)
 	return WithContextError(ctx, err)
+}
+
+// runIn runs a statement in a transaction with settings. If the transaction did not begin, the statement did not run.
+func (s single) runIn(
+	ctx context.Context, settings []string, statement func(context.Context, gorm.ConnPool) error,
+) (began bool, err error) {
+	session := pgxtx.Session(s.of.db.WithContext(ctx), pgxtx.ByDeadline, settings...)
+	err = session.Transaction(func(tx *gorm.DB) error {
+		began = true
+		return statement(ctx, tx.Statement.ConnPool)
+	}, &sql.TxOptions{Isolation: s.of.dialect.Stated})
+	return began, err
 }
 
 // RunAlone runs one statement that returns rows, on any kind of pool. On a pool of Singles that may need a transaction.

@@ -13,8 +13,10 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib" // the "pgx" driver
 	"gorm.io/driver/mysql"
 	"gorm.io/driver/postgres"
+	"gorm.io/driver/sqlite"
 	"gorm.io/gorm"
 	"gorm.io/gorm/logger"
+	modernc "modernc.org/sqlite" // the "sqlite" driver, in Go
 )
 
 // The driver of MySQL would print a line for each lost connection, besides its error.
@@ -26,9 +28,15 @@ func isMySQL(dsn string) bool {
 	return err == nil
 }
 
+// isSQLite reports whether a DSN names a SQLite file.
+func isSQLite(dsn string) bool { return strings.HasPrefix(dsn, "file:") }
+
 // OpenSQL opens a pool for the test's own statements.
 func OpenSQL(dsn string) (*sql.DB, error) {
-	if isMySQL(dsn) {
+	switch {
+	case isSQLite(dsn):
+		return sql.Open("sqlite", dsn+"&_time_format=sqlite") // which compares with the inbox's times as text
+	case isMySQL(dsn):
 		return sql.Open("mysql", dsn)
 	}
 	return sql.Open("pgx", dsn)
@@ -37,7 +45,10 @@ func OpenSQL(dsn string) (*sql.DB, error) {
 // Open opens a session whose pool is large enough for a worker.
 func Open(dsn string) (*gorm.DB, error) {
 	dialector := postgres.Open(dsn)
-	if isMySQL(dsn) {
+	switch {
+	case isSQLite(dsn):
+		dialector = sqlite.Dialector{DriverName: "sqlite", DSN: dsn}
+	case isMySQL(dsn):
 		dialector = mysql.Open(dsn)
 	}
 	db, err := gorm.Open(dialector, &gorm.Config{Logger: logger.Discard, DisableAutomaticPing: true})
@@ -62,14 +73,34 @@ func OnMySQL(db *sql.DB) bool {
 	return found
 }
 
-var parameter = regexp.MustCompile(`\$\d+`)
+// OnSQLite reports whether a pool is one of SQLite.
+func OnSQLite(db *sql.DB) bool {
+	_, found := db.Driver().(*modernc.Driver)
+	return found
+}
+
+// product names the statements of a pool's server.
+func product(db *sql.DB) string {
+	switch {
+	case OnSQLite(db):
+		return "sqlite"
+	case OnMySQL(db):
+		return "mysql"
+	}
+	return "postgres"
+}
+
+var parameter = regexp.MustCompile(`\$(\d+)`)
 
 // Text returns a statement whose parameters $1, $2 and so on stand in this order, as the pool's server takes it.
 func Text(db *sql.DB, statement string) string {
-	if !OnMySQL(db) {
-		return statement
+	switch product(db) {
+	case "sqlite":
+		return parameter.ReplaceAllString(statement, "?$1")
+	case "mysql":
+		return strings.ReplaceAll(parameter.ReplaceAllString(statement, "?"), `"`, "`")
 	}
-	return strings.ReplaceAll(parameter.ReplaceAllString(statement, "?"), `"`, "`")
+	return statement
 }
 
 // list returns n parameters, the first of which has the number from.
@@ -98,26 +129,33 @@ func each(ctx context.Context, db *sql.DB, scan func(*sql.Rows) error, query str
 
 // schema has the tables that handlers write to. There is no constraint that could hide a second
 // effect. The column at of steps is in the order of the inserts.
-var schema = map[bool][]string{
-	false: {`
+var schema = map[string][]string{
+	"postgres": {`
 CREATE TABLE IF NOT EXISTS effects (
 	message_id text NOT NULL, attempt integer NOT NULL, pid integer NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp())`, `
 CREATE TABLE IF NOT EXISTS runs (
 	message_id text NOT NULL, attempt integer NOT NULL, pid integer NOT NULL, step text NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp())`, `
 CREATE TABLE IF NOT EXISTS steps (at bigserial PRIMARY KEY, handler text NOT NULL, lane text NOT NULL, n integer NOT NULL, pid integer NOT NULL)`,
 	},
-	true: {`
+	"mysql": {`
 CREATE TABLE IF NOT EXISTS effects (
 	message_id text NOT NULL, attempt integer NOT NULL, pid integer NOT NULL, at datetime(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6))`, `
 CREATE TABLE IF NOT EXISTS runs (
 	message_id text NOT NULL, attempt integer NOT NULL, pid integer NOT NULL, step text NOT NULL, at datetime(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6))`, `
 CREATE TABLE IF NOT EXISTS steps (at bigint AUTO_INCREMENT PRIMARY KEY, handler text NOT NULL, lane text NOT NULL, n integer NOT NULL, pid integer NOT NULL)`,
 	},
+	"sqlite": {`
+CREATE TABLE IF NOT EXISTS effects (
+	message_id text NOT NULL, attempt integer NOT NULL, pid integer NOT NULL, at text NOT NULL DEFAULT (strftime('%F %H:%M:%f+00:00')))`, `
+CREATE TABLE IF NOT EXISTS runs (
+	message_id text NOT NULL, attempt integer NOT NULL, pid integer NOT NULL, step text NOT NULL, at text NOT NULL DEFAULT (strftime('%F %H:%M:%f+00:00')))`, `
+CREATE TABLE IF NOT EXISTS steps (at integer PRIMARY KEY AUTOINCREMENT, handler text NOT NULL, lane text NOT NULL, n integer NOT NULL, pid integer NOT NULL)`,
+	},
 }
 
 // CreateTables makes the tables that handlers write to.
 func CreateTables(ctx context.Context, db *sql.DB) error {
-	for _, table := range schema[OnMySQL(db)] {
+	for _, table := range schema[product(db)] {
 		if _, err := db.ExecContext(ctx, table); err != nil {
 			return fmt.Errorf("create the handlers' tables: %w", err)
 		}
@@ -127,8 +165,8 @@ func CreateTables(ctx context.Context, db *sql.DB) error {
 
 // history keeps what cleanup deletes, in the transaction that deletes it. The ledger reads the views, so it also finds
 // what was deleted too early and stored anew.
-var history = map[bool][]string{
-	false: {`
+var history = map[string][]string{
+	"postgres": {`
 CREATE TABLE deleted_messages (LIKE inbox_messages)`, `
 CREATE INDEX ON deleted_messages (id)`, `
 CREATE TABLE deleted_statuses (LIKE inbox_handler_statuses)`, `
@@ -144,7 +182,7 @@ CREATE TRIGGER keep_deleted AFTER DELETE ON inbox_handler_statuses
 	},
 	// The tables have the columns without keys and rules. A foreign key that deletes statuses runs no triggers, so the
 	// message's keeps them.
-	true: {`
+	"mysql": {`
 CREATE TABLE deleted_messages AS SELECT * FROM inbox_messages WHERE false`, `
 CREATE INDEX by_id ON deleted_messages (id(200))`, `
 CREATE TABLE deleted_statuses AS SELECT * FROM inbox_handler_statuses WHERE false`, `
@@ -154,6 +192,19 @@ CREATE TRIGGER keep_deleted_messages BEFORE DELETE ON inbox_messages FOR EACH RO
 END`, `
 CREATE TRIGGER keep_deleted_statuses BEFORE DELETE ON inbox_handler_statuses FOR EACH ROW
 	INSERT INTO deleted_statuses (%s) VALUES (%s)`,
+	},
+	// A foreign key that deletes statuses runs their trigger.
+	"sqlite": {`
+CREATE TABLE deleted_messages AS SELECT * FROM inbox_messages WHERE false`, `
+CREATE INDEX deleted_by_id ON deleted_messages (id)`, `
+CREATE TABLE deleted_statuses AS SELECT * FROM inbox_handler_statuses WHERE false`, `
+CREATE TRIGGER keep_deleted_messages BEFORE DELETE ON inbox_messages BEGIN
+	INSERT INTO deleted_messages SELECT * FROM inbox_messages WHERE number = OLD.number;
+END`, `
+CREATE TRIGGER keep_deleted_statuses BEFORE DELETE ON inbox_handler_statuses BEGIN
+	INSERT INTO deleted_statuses SELECT * FROM inbox_handler_statuses
+		WHERE message_number = OLD.message_number AND handler_key = OLD.handler_key;
+END`,
 	},
 }
 
@@ -165,7 +216,7 @@ CREATE VIEW job_statuses AS SELECT * FROM all_statuses WHERE handler_key IN ('` 
 
 // KeepDeleted prepares the inbox's tables, which exist, for the ledger.
 func KeepDeleted(ctx context.Context, db *sql.DB) error {
-	statements := append(append([]string{}, history[OnMySQL(db)]...), views...)
+	statements := append(append([]string{}, history[product(db)]...), views...)
 	var columns, old []string
 	if OnMySQL(db) {
 		err := each(ctx, db, func(rows *sql.Rows) error {

@@ -195,6 +195,7 @@ func (s *Store) Cleanup(ctx context.Context, req store.CleanupRequest) (store.Cl
 				whole = append(whole, number)
 			}
 		}
+		slices.Sort(ids) // the order in which others lock statuses: a join locks in the order of its list
 		if result.Statuses, err = execAll(ctx, s, pool, deleteStatusesSQL, listOf(ids)); err == nil {
 			result.Messages, err = execAll(ctx, s, pool, deleteMessagesSQL, listOf(whole))
 		}

@@ -81,6 +81,19 @@ func TestErrorIsClassified(t *testing.T) {
 		require.True(t, store.OutcomeUnknown(err), "a tablet may have committed: %d", number)
 		require.True(t, store.MayBeCommitted(store.FailedCommit(err)), number)
 	}
+	const tablet = "target: shop.0.primary: vttablet: rpc error: code = Aborted desc = "
+	for _, text := range []string{"transaction 17: ended at 2026-01-02 03:04:05.678 UTC (transaction rolled back)",
+		"transaction 17: not found (potential transaction timeout)", "transaction was aborted: rollback", "connection was aborted"} {
+		ended := failure(1317, "70100", tablet+text)
+		require.True(t, store.IsDatabaseFault(ended), "a tablet has ended the transaction: %s", text)
+		require.True(t, store.OutcomeUnknown(ended), text)
+	}
+	late := failure(1317, "70100", tablet+"transaction 17: ended at 2026-01-02 03:04:05.678 UTC (exceeded timeout: 30s)")
+	require.True(t, store.TimedOut(late) && !store.IsDatabaseFault(late), "the handler took too long")
+	require.False(t, store.OutcomeUnknown(late), "its tablet rolled it back before the commit")
+	for _, text := range []string{"Query execution was interrupted", tablet + "Row count exceeded 10000"} {
+		require.False(t, store.IsDatabaseFault(failure(1317, "70100", text)), text)
+	}
 	for _, number := range []uint16{1290, 1792, 1836} {
 		class, found := mysqldialect.Dialect.Classify(failure(number, "HY000", "read-only"))
 		require.True(t, found && class.Has(dialect.ReadOnly|dialect.Refused|dialect.Transient), number)

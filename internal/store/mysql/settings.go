@@ -250,7 +250,7 @@ const probeSQL = `SELECT "key" FROM {meta} WHERE "key" = 'schema_version' FOR UP
 // REPEATABLE READ everywhere, and each transaction states its own. It does not find out where the pool has not two
 // connections in time, or the user may not lock this row.
 func (s *Store) CheckIsolation(ctx context.Context, _ sql.IsolationLevel) ([]store.Warning, error) {
-	return nil, base.Probe(ctx, s.DB, func(ctx context.Context) error {
+	_, err := base.Probe(ctx, s.DB, func(ctx context.Context) error {
 		return base.ProbeLocks(ctx, s.Transaction, func(ctx context.Context, pool gorm.ConnPool) (bool, error) {
 			locked, err := store.Query(ctx, pool, s.Text(probeSQL), store.Value[string])
 			if number, _, _ := mysqldialect.Code(err); number == accessDenied {
@@ -259,6 +259,7 @@ func (s *Store) CheckIsolation(ctx context.Context, _ sql.IsolationLevel) ([]sto
 			return len(locked) > 0, err
 		})
 	})
+	return nil, err
 }
 
 // accessDenied means that the user lacks a right on a table.

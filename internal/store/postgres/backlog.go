@@ -57,7 +57,11 @@ func (p *Store) Backlog(ctx context.Context, keys []store.KeyLimit, now time.Tim
 		names, skips = append(names, its), append(skips, k.Lanes != nil && k.Lanes.SkipPoisoned)
 		most[k.HandlerKey] = k.Limit
 	}
-	rows, err := store.Query(ctx, p.largePool(ctx), p.Text(backlogSQL), base.ScanBacklog, handlerKeys,
+	pool, err := p.largePool(ctx)
+	if err != nil {
+		return nil, base.Doing("count the backlog", err)
+	}
+	rows, err := store.Query(ctx, pool, p.Text(backlogSQL), base.ScanBacklog, handlerKeys,
 		limits, now.UTC(), names, skips)
 	if err != nil {
 		return nil, base.Doing("count the backlog", err)

@@ -82,7 +82,10 @@ func (p *Store) Expired(ctx context.Context, req store.CleanupRequest) (store.Ex
 	if err != nil {
 		return store.ExpiredBatch{Next: req.After}, base.Doing("find expired partitions", err)
 	}
-	pool := p.largePool(ctx)
+	pool, err := p.largePool(ctx)
+	if err != nil {
+		return store.ExpiredBatch{Next: req.After}, base.Doing("find expired messages", err)
+	}
 	candidates, err := store.Query(ctx, pool, p.Text(expiredSQL), func(rows *sql.Rows, c *base.Candidate) error {
 		return rows.Scan(&c.MessageNumber, &c.ReceivedAt, &c.Expired)
 	}, base.WalkEnd(req).UTC(), req.After.ReceivedAt.UTC(), req.After.MessageNumber, req.Limit, req.Cutoff.UTC(), keys,
@@ -95,6 +98,9 @@ func (p *Store) Expired(ctx context.Context, req store.CleanupRequest) (store.Ex
 
 // withoutJIT is Transaction for statements about thousands of rows (see store.Singles.WithoutJIT).
 func (p *Store) withoutJIT(ctx context.Context, work func(gorm.ConnPool) error) error {
+	if err := p.choose(ctx, p.Pool(ctx)); err != nil {
+		return err
+	}
 	if p.isPortable() {
 		return p.Transaction(ctx, work)
 	}
@@ -237,26 +243,25 @@ func (p *Store) DeleteExpired(ctx context.Context, expired []store.ExpiredMessag
 	return result, nil
 }
 
-// These statements use the indexes that their ORDER BY names, and delete rows by their primary keys. Rows that another
-// transaction uses are skipped. Audit rows need no lock, which would require the right to update them: they never
-// change. The sub-select reads the clock once, so that the index can serve the condition. Markers are found by the
-// array of their messages, which the planner takes for a short one, and among a message's few markers by the whole key.
+// These statements use the indexes that their ORDER BY names, and delete rows by their place: the rows are locked, so
+// they stay there. The portable profile deletes them by their primary keys. Rows that another transaction uses are
+// skipped. Audit rows need no lock, which would require the right to update them: they never change. The sub-select
+// reads the clock once, so that the index can serve the condition.
 const (
 	deleteMarkersSQL = `
 WITH expired AS MATERIALIZED (
-	SELECT message_id, handler_key, namespace FROM {markers}
+	SELECT {marker} FROM {markers}
 	WHERE expires_at < (SELECT LEAST($1::timestamptz, {latest})) ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED
 )
-DELETE FROM {markers} WHERE message_id = ANY (ARRAY(SELECT message_id FROM expired))
-	AND (message_id, handler_key, namespace) IN (SELECT message_id, handler_key, namespace FROM expired)`
+DELETE FROM {markers} WHERE {marker expired}`
 
 	deleteAuditSQL = `
-DELETE FROM {audit} WHERE id = ANY (ARRAY(
-	SELECT id FROM {audit} WHERE occurred_at < $1::timestamptz ORDER BY occurred_at LIMIT $2
+DELETE FROM {audit} WHERE {place} = ANY (ARRAY(
+	SELECT {place} FROM {audit} WHERE occurred_at < $1::timestamptz ORDER BY occurred_at LIMIT $2
 ))`
 
 	deleteRejectedSQL = `
-DELETE FROM {rejected} WHERE id = ANY (ARRAY(
-	SELECT id FROM {rejected} WHERE rejected_at < $1::timestamptz ORDER BY rejected_at, id LIMIT $2 FOR UPDATE SKIP LOCKED
+DELETE FROM {rejected} WHERE {place} = ANY (ARRAY(
+	SELECT {place} FROM {rejected} WHERE rejected_at < $1::timestamptz ORDER BY rejected_at, id LIMIT $2 FOR UPDATE SKIP LOCKED
 ))`
 )

@@ -60,6 +60,9 @@ func TestStatementsOverManyRowsAreNotJITCompiled(t *testing.T) {
 	_, err = p.Complete(t.Context(), completions, now.Add(-47*time.Hour), store.AwaitLocked)
 	require.NoError(t, err)
 
+	_, err = p.Workers(t.Context(), now) // asks the server, once, for what the profile depends on
+	require.NoError(t, err)
+
 	// compiled returns how many statements were planned, and which of them were compiled.
 	compiled := func(do func(context.Context)) (planned int, found []string) {
 		mu.Lock()

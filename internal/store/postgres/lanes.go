@@ -23,8 +23,9 @@ func numbers(list []int64) string {
 // advanceSQL finds the first row of each lane by the index on lanes, separately for poisoned rows and the others. It
 // checks by the index on claimed lanes that no row of the lane is claimed. It claims or releases the row by
 // handler_statuses_open and not by its place: if the row changes at this moment, PostgreSQL then checks its new
-// version. A row that is released is not claimed, so that it has neither a time nor a worker to lose. For other claims
-// of the lane, see claimLanesSQL.
+// version. It does so one by one, in the order of IDs, so that two statements about the same lanes wait for each other
+// instead of deadlocking. A row that is released is not claimed, so that it has neither a time nor a worker to lose.
+// For other claims of the lane, see claimLanesSQL.
 const advanceSQL = `
 WITH worker AS MATERIALIZED (
 	SELECT id FROM {workers} WHERE id = $5::text::uuid AND released_at IS NULL {claims lock}
@@ -50,13 +51,12 @@ WITH worker AS MATERIALIZED (
 		SELECT FROM {statuses} h WHERE h.lane_handler = ANY (t.names) AND h.lane_key = t.lane_key AND h.holds_lane
 	))
 ), next AS MATERIALIZED (
-	SELECT id AS place, claims FROM free WHERE claims OR is_waiting
+	SELECT id AS place, claims FROM free WHERE claims OR is_waiting ORDER BY id
 ), changed AS (
 	UPDATE {statuses} SET processing_started_at = CASE WHEN claims THEN $4::timestamptz END,
 		worker_id = CASE WHEN claims THEN $5::text::uuid END, version = version + 1, holds_lane = claims, is_waiting = false
 	FROM next n
-	WHERE id = ANY (ARRAY(SELECT place FROM next)) AND id = n.place AND ` + base.OpenSQL + `
-		AND CASE WHEN claims THEN ` + stillDueSQL + ` ELSE ` + stillWaitingSQL + ` END
+	WHERE id = n.place AND ` + base.OpenSQL + ` AND CASE WHEN claims THEN ` + stillDueSQL + ` ELSE ` + stillWaitingSQL + ` END
 	RETURNING ` + claimColumnsSQL + `, claims
 )` + claimResultSQL + `
 FROM (
@@ -151,18 +151,17 @@ WITH worker AS MATERIALIZED (
 FROM claimed c JOIN ours r ON r.id = c.id LEFT JOIN {messages} m ON m.number = c.message_number
 ORDER BY r.run, r.position`
 
-// releaseWaitingSQL uses the index on waiting rows, and handler_statuses_open for each. It skips rows that another
+// releaseWaitingSQL uses the index on waiting rows, and finds each again by its {place}. It skips rows that another
 // transaction has locked, since they are changing anyway.
 const releaseWaitingSQL = `
 WITH released AS MATERIALIZED (
-	SELECT s.id FROM unnest($1::text[]) AS k(handler_key)
+	SELECT s.place FROM unnest($1::text[]) AS k(handler_key)
 	CROSS JOIN LATERAL (
-		SELECT id FROM {statuses} WHERE handler_key = k.handler_key AND is_waiting ORDER BY id LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED
+		SELECT {place} AS place FROM {statuses} WHERE handler_key = k.handler_key AND is_waiting ORDER BY id LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED
 	) s
 	LIMIT $2
 )
-UPDATE {statuses} SET is_waiting = false, version = version + 1
-WHERE id = ANY (ARRAY(SELECT id FROM released)) AND ` + base.OpenSQL
+UPDATE {statuses} SET is_waiting = false, version = version + 1 WHERE {at place} = ANY (ARRAY(SELECT place FROM released))`
 
 func (p *Store) AdvanceLanes(ctx context.Context, requests []store.LaneRequest, now time.Time) ([]string, error) {
 	advanced, err := p.ClaimNext(ctx, "", requests, now)

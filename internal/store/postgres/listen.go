@@ -52,6 +52,9 @@ func (p *Store) Notify(ctx context.Context, handlerKeys ...string) error {
 // NotifyTx notifies this process, too: it does not learn of the caller's commit.
 func (p *Store) NotifyTx(ctx context.Context, tx *gorm.DB, handlerKeys ...string) error {
 	pool, err := base.Joined(tx)
+	if err == nil {
+		err = p.choose(ctx, pool)
+	}
 	if err == nil && !p.isPortable() {
 		err = p.notify(ctx, pool, notifyTxSQL, payload{Keys: handlerKeys})
 	}

@@ -97,10 +97,16 @@ func plansOf(t *testing.T, x explainer, rows int) []planned {
 	windowed, windowedArgs := within(&window, claimSQL, []string{"hot"}, []int64{100}, now, worker, whole[:1], wholeIDs[:1],
 		ones[:1], bytes[:1])
 	lanesName, lanesSQL := "claimLanesSQL", claimLanesSQL
-	place := "Tid Scan inbox_handler_statuses"
-	if p.isPortable() {
-		lanesName, lanesSQL, place = "claimLanesAtOnceSQL", claimLanesAtOnceSQL, statusID
+	places := map[string]string{}
+	for _, table := range []string{"handler_statuses", "markers", "audit", "rejected_messages"} {
+		if places[table] = "Tid Scan inbox_" + table; p.isPortable() {
+			places[table] = "inbox_" + table + "_pkey"
+		}
 	}
+	if p.isPortable() {
+		lanesName, lanesSQL, places["handler_statuses"] = "claimLanesAtOnceSQL", claimLanesAtOnceSQL, statusID
+	}
+	place := places["handler_statuses"]
 	windowedLanes, windowedLanesArgs := within(&window, lanesSQL, []string{}, []int64{}, now, nil, []string{"lanes"},
 		[]int64{10}, names, []bool{false}, base.LaneWindow, whole[:0], wholeIDs[:0], ones[:0], bytes[:0], ones[:1], bytes[:1],
 		[]bool{false})
@@ -196,7 +202,7 @@ func plansOf(t *testing.T, x explainer, rows int) []planned {
 		{"LaneHandlersSQL", base.LaneHandlersSQL, nil, []string{lane}, 10},
 		{"LaneHandlerKeysSQL", base.LaneHandlerKeysSQL, []any{lanes, base.SplitLaneWindow},
 			[]string{"inbox_handler_statuses_lane"}, base.SplitLaneWindow},
-		{"releaseWaitingSQL", releaseWaitingSQL, []any{[]string{"lanes", "hot"}, 100}, []string{waiting, statusID}, 400},
+		{"releaseWaitingSQL", releaseWaitingSQL, []any{[]string{"lanes", "hot"}, 100}, []string{waiting, place}, 400},
 		{"PendingKeysSQL", base.PendingKeysSQL, nil, []string{pending, waiting}, 20},
 		{"backlogSQL", backlogSQL, []any{[]string{"hot", "lanes", "idle"}, []int64{100, 100, 100}, now,
 			[]*string{nil, &names[0], nil}, []bool{false, false, false}},
@@ -254,10 +260,10 @@ func plansOf(t *testing.T, x explainer, rows int) []planned {
 		{"hasMarkerSQL", hasMarkerSQL, []any{"m1", "hot", ""}, []string{"inbox_markers_pkey"}, 1},
 		{"lockMarkerSQL", lockMarkerSQL, []any{"m1", "hot", ""}, []string{"inbox_markers_pkey"}, 2},
 		{"deleteMarkersSQL", deleteMarkersSQL, []any{now, 100},
-			[]string{"inbox_markers_expires_at", "inbox_markers_pkey"}, 300},
-		{"deleteAuditSQL", deleteAuditSQL, []any{now, 100}, []string{"inbox_audit_occurred_at", "inbox_audit_pkey"}, 300},
+			[]string{"inbox_markers_expires_at", places["markers"]}, 300},
+		{"deleteAuditSQL", deleteAuditSQL, []any{now, 100}, []string{"inbox_audit_occurred_at", places["audit"]}, 300},
 		{"deleteRejectedSQL", deleteRejectedSQL, []any{now, 100},
-			[]string{"inbox_rejected_messages_rejected_at", rejectedID}, 300},
+			[]string{"inbox_rejected_messages_rejected_at", places["rejected_messages"]}, 300},
 	}
 }
 

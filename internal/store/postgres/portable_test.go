@@ -18,6 +18,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/store/storetest"
 	"github.com/gorm-inbox/inbox/internal/testenv"
+	"github.com/gorm-inbox/inbox/models"
 )
 
 // sent are the statements of a pool.
@@ -32,6 +33,13 @@ func (s *sent) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQ
 	s.statements[data.SQL] = true
 	return ctx
 }
+
+// TracePrepareStart is for what an accept sends through pgx itself.
+func (s *sent) TracePrepareStart(ctx context.Context, c *pgx.Conn, data pgx.TracePrepareStartData) context.Context {
+	return s.TraceQueryStart(ctx, c, pgx.TraceQueryStartData{SQL: data.SQL})
+}
+
+func (s *sent) TracePrepareEnd(context.Context, *pgx.Conn, pgx.TracePrepareEndData) {}
 
 func (s *sent) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
@@ -91,6 +99,18 @@ func statements(s *sent) (all []string) {
 		all = append(all, statement)
 	}
 	return all
+}
+
+// TestMigrationTakesAnAdvisoryLock proves docs/engines.md: of what other engines lack, a migration uses nothing else.
+func TestMigrationTakesAnAdvisoryLock(t *testing.T) {
+	t.Parallel()
+	all := &sent{statements: map[string]bool{}}
+	require.NoError(t, models.Migrate(t.Context(), all.open(t, testenv.PostgresDSN(t)), models.Naming{}, "test"))
+	var found []string
+	for statement := range all.statements {
+		found = append(found, notPortable(statement)...)
+	}
+	require.Equal(t, []string{"pg_advisory_xact_lock"}, found)
 }
 
 // TestNativeStatementsAreNotTakenForPortable proves that what TestPortable looks for is found where it is.

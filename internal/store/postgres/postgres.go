@@ -108,23 +108,28 @@ const defaultIsolationSQL = `
 SELECT current_user, current_database(), setting, source FROM pg_settings WHERE name = 'default_transaction_isolation'`
 
 func (p *Store) CheckIsolation(ctx context.Context, handlers sql.IsolationLevel) ([]store.Warning, error) {
+	var warnings []store.Warning
 	if p.isPortable() {
-		if err := p.checkEngine(ctx); err != nil {
+		asked, err := p.checkEngine(ctx)
+		if err != nil {
 			return nil, err
+		}
+		if !asked {
+			warnings = append(warnings, unasked)
 		}
 	}
 	found, err := settings[string](ctx, p, defaultIsolationSQL)
 	if err != nil || len(found) == 0 || found[0].value == "read committed" {
-		return nil, base.Doing("read the default isolation", err)
+		return warnings, base.Doing("read the default isolation", err)
 	}
 	p.Singles.StateIsolation()
 	if handlers == sql.LevelDefault {
 		handlers = sql.LevelReadCommitted
 	}
-	return []store.Warning{{Message: "inbox: default_transaction_isolation is not read committed: transactions that plain handlers or the application begin without a level get that default; " +
+	return append(warnings, store.Warning{Message: "inbox: default_transaction_isolation is not read committed: transactions that plain handlers or the application begin without a level get that default; " +
 		"the inbox's own run at read committed, and handlers' transactions at the level of option TxIsolation",
 		Fields: append(found[0].fields(), zap.String(telemetry.FieldIsolation, found[0].value),
-			zap.String(telemetry.FieldHandlersIsolation, strings.ToLower(handlers.String())))}}, nil
+			zap.String(telemetry.FieldHandlersIsolation, strings.ToLower(handlers.String())))}), nil
 }
 
 // setting is a setting of the server, and who has set it: user, database, database user, configuration file, client.

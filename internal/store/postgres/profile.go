@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"regexp"
 	"time"
@@ -38,19 +37,32 @@ var forced = profile{portable: true, why: "option PortableSQL is on"}
 // words are what differs within statements. {place} is a column that finds a row again, and {at place} begins the
 // condition that does so. {touched} is true for a row that was locked or changed since it was written. {claims lock}
 // and {release lock} end the condition on a worker's row. {evictable} says whether EvictHolders can end the sessions of
-// that row's role.
+// that row's role. {marker} and {partition} are what {place} is for tables whose keys have several columns, and {marker
+// expired} and {partition old} find the rows of "expired" and "old".
 func (f profile) words() []string {
 	if f.portable {
 		return append([]string{"{place}", "id", "{at place}", base.OpenSQL + ` AND id`, "{touched}", "false",
-			"{claims lock}", claimsLockPortable, "{release lock}", releaseLockPortable, "{evictable}", "true"}, plainWords...)
+			"{claims lock}", claimsLockPortable, "{release lock}", releaseLockPortable, "{evictable}", "true",
+			"{marker}", "message_id, handler_key, namespace", "{marker expired}", markerExpired,
+			"{partition}", `p.channel, p.group_id, p.topic, p."partition"`, "{partition old}", partitionOld}, plainWords...)
 	}
-	locks := []string{"{touched}", "xmax <> 0",
-		"{claims lock}", claimsLock, "{release lock}", releaseLock, "{evictable}", evictable}
+	native := []string{"{touched}", "xmax <> 0",
+		"{claims lock}", claimsLock, "{release lock}", releaseLock, "{evictable}", evictable,
+		"{marker}", "ctid AS place", "{marker expired}", "ctid = ANY (ARRAY(SELECT place FROM expired))",
+		"{partition}", "p.ctid AS place", "{partition old}", "ctid = ANY (ARRAY(SELECT place FROM old))"}
 	if f.partitioned {
-		return append(locks, partitionedWords...)
+		return append(native, partitionedWords...)
 	}
-	return append(append(locks, "{place}", "ctid", "{at place}", atPlace), plainWords...)
+	return append(append(native, "{place}", "ctid", "{at place}", atPlace), plainWords...)
 }
+
+// The portable profile finds markers by the array of their messages, which the planner takes for a short one, and among
+// a message's few markers by the whole key.
+const (
+	markerExpired = `message_id = ANY (ARRAY(SELECT message_id FROM expired))
+	AND (message_id, handler_key, namespace) IN (SELECT message_id, handler_key, namespace FROM expired)`
+	partitionOld = `(channel, group_id, topic, "partition") IN (SELECT channel, group_id, topic, "partition" FROM old)`
+)
 
 // isPortable reports whether the portable profile was chosen. Until choose was called it was not.
 func (p *Store) isPortable() bool {
@@ -124,6 +136,10 @@ func (p *Store) chooseAtStart(ctx context.Context) error {
 	return err
 }
 
+// unasked tells operators that the engine may be one that a start refuses.
+var unasked = store.Warning{Message: "inbox: whether this database keeps a locked row from other claims was not found out: " +
+	"the pool had no two connections in time; see docs/engines.md"}
+
 // notice tells operators that the portable profile runs.
 func (f profile) notice() store.Warning {
 	return store.Warning{Notice: true, Message: "inbox: the portable profile runs: no notifications pass between processes, " +
@@ -133,11 +149,11 @@ func (f profile) notice() store.Warning {
 
 // largePool is a pool for statements about thousands of rows (see store.Singles.WithoutJIT). Engines that need the
 // portable profile may not know the setting.
-func (p *Store) largePool(ctx context.Context) gorm.ConnPool {
-	if p.isPortable() {
-		return p.Pool(ctx)
+func (p *Store) largePool(ctx context.Context) (gorm.ConnPool, error) {
+	if err := p.choose(ctx, p.Pool(ctx)); err != nil || p.isPortable() {
+		return p.Pool(ctx), err
 	}
-	return p.Singles.WithoutJIT().Pool(ctx)
+	return p.Singles.WithoutJIT().Pool(ctx), nil
 }
 
 // cachedSQL reads the sequences that number messages and statuses in the catalog. A session that takes several numbers
@@ -150,22 +166,23 @@ WHERE d.refobjid IN (to_regclass('{messages}'), to_regclass('{statuses}')) AND s
 // These statements use locks_pkey.
 const (
 	probeReadSQL = `SELECT name FROM {locks} WHERE name = $1`
-	probeLockSQL = `SELECT name FROM {locks} WHERE name = $1 FOR UPDATE SKIP LOCKED`
+	probeLockSQL = `SELECT name FROM {locks} WHERE name = $1 FOR NO KEY UPDATE SKIP LOCKED` // as claims do
 )
 
 // probeLease is how long the lease that is locked by the probe remains if it cannot be released.
 const probeLease = time.Minute
 
-// checkEngine refuses an engine that would break the order of messages, run one twice, or lose one.
-func (p *Store) checkEngine(ctx context.Context) error {
+// checkEngine refuses an engine that would break the order of messages, run one twice, or lose one. It reports whether
+// it could ask for all of that.
+func (p *Store) checkEngine(ctx context.Context) (asked bool, err error) {
 	cached, err := store.Query(ctx, p.Pool(ctx), p.Text(cachedSQL), func(rows *sql.Rows, c *cachedSequence) error {
 		return rows.Scan(&c.name, &c.size)
 	})
 	if err != nil {
-		return base.Doing("read the cache of sequences", err)
+		return false, base.Doing("read the cache of sequences", err)
 	}
 	if len(cached) > 0 {
-		return fmt.Errorf("sequence %s hands out %d numbers at once to each session, so that messages are not numbered in the order of acceptance: "+
+		return false, fmt.Errorf("sequence %s hands out %d numbers at once to each session, so that messages are not numbered in the order of acceptance: "+
 			"run ALTER SEQUENCE %[1]s CACHE 1 (YugabyteDB: with ysql_sequence_cache_minval = 0 on all servers)", cached[0].name, cached[0].size)
 	}
 	return base.Probe(ctx, p.DB, func(ctx context.Context) error {
@@ -179,14 +196,16 @@ func (p *Store) checkEngine(ctx context.Context) error {
 			return len(locked) > 0, err
 		})
 		if err != nil {
-			return errors.Join(err, p.ReleaseLease(ctx, name, owner))
+			// What was found out counts, also if no time is left. The lease then ends by itself.
+			_ = p.ReleaseLease(ctx, name, owner)
+			return err
 		}
 		return p.probeIsolation(ctx, name, owner)
 	})
 }
 
 // errSnapshots is what an engine does that takes another isolation for READ COMMITTED.
-var errSnapshots = errors.New("the database runs transactions that state READ COMMITTED at another isolation, so that a cleanup would delete what an accept has just added: " +
+const errSnapshots = base.Refusal("the database runs transactions that state READ COMMITTED at another isolation, so that a cleanup would delete what an accept has just added: " +
 	"turn READ COMMITTED on (YugabyteDB: yb_enable_read_committed_isolation, CockroachDB: sql.txn.read_committed_isolation.enabled)")
 
 // probeIsolation releases the lease in the midst of a transaction that has read it. The next statement of the

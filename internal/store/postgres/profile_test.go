@@ -3,16 +3,19 @@ package postgres
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -64,7 +67,9 @@ func TestServerThatIsNotPostgreSQLGetsThePortableProfile(t *testing.T) {
 			_, err = p.Listen(t.Context())
 			require.ErrorIs(t, err, store.ErrNoNotifications)
 			require.NotContains(t, p.bounded(claimSQL, 1), "ctid")
-			warnings, err = p.CheckIsolation(t.Context(), sql.LevelDefault)
+			ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
+			defer cancel()
+			warnings, err = p.CheckIsolation(ctx, sql.LevelDefault)
 			require.NoError(t, err)
 			require.Empty(t, warnings)
 		})
@@ -86,6 +91,19 @@ func TestFirstCallChoosesTheProfileInTheCallersTransaction(t *testing.T) {
 		},
 		"workers": func(p *Store) error { _, err := p.Workers(t.Context(), time.Now()); return err },
 		"notify":  func(p *Store) error { return p.Notify(t.Context()) },
+		"notify in a transaction": func(p *Store) error {
+			return db.Transaction(func(tx *gorm.DB) error { return p.NotifyTx(t.Context(), tx, "h") })
+		},
+		"backlog": func(p *Store) error {
+			_, err := p.Backlog(t.Context(), []store.KeyLimit{{HandlerKey: "h", Limit: 1}}, time.Now())
+			return err
+		},
+		"expired": func(p *Store) error {
+			_, err := p.Expired(t.Context(), store.CleanupRequest{Limit: 1})
+			return err
+		},
+		"delete expired": func(p *Store) error { _, err := p.DeleteExpired(t.Context(), nil); return err },
+		"end sessions":   func(p *Store) error { _, err := p.EvictHolders(t.Context(), nil, nil); return err },
 	} {
 		other, err := New(db, models.Naming{}, store.Options{})
 		require.NoError(t, err)
@@ -118,20 +136,30 @@ func TestForcedProfilePassesItsProbesOnPostgreSQL(t *testing.T) {
 	require.NoError(t, err)
 	for _, connections := range []int{0, 1, 2, 3} {
 		pool.SetMaxOpenConns(connections)
-		_, err := p.CheckIsolation(t.Context(), sql.LevelDefault)
+		ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
+		warnings, err := p.CheckIsolation(ctx, sql.LevelDefault)
+		cancel()
 		require.NoError(t, err)
+		if connections == 1 {
+			require.Equal(t, []store.Warning{unasked}, warnings)
+		} else {
+			require.Empty(t, warnings, connections)
+		}
 	}
 	var leases int64
 	require.NoError(t, db.Model(&models.Lock{}).Count(&leases).Error)
 	require.Zero(t, leases, "the probes leave nothing")
 }
 
-// careless is a server that runs statements without their locks, as TiDB does, or transactions at another isolation.
+// careless is a server that runs statements without their locks, as TiDB does, or transactions at another isolation, or
+// does not know a setting.
 type careless struct {
 	gorm.ConnPool
 	db        *sql.DB
 	unlocked  bool
 	isolation sql.IsolationLevel
+	unknown   string
+	refusals  *int
 }
 
 type carelessTx struct {
@@ -141,9 +169,17 @@ type carelessTx struct {
 
 func (c careless) QueryContext(ctx context.Context, text string, args ...any) (*sql.Rows, error) {
 	if c.unlocked {
-		text = strings.TrimSuffix(text, " FOR UPDATE SKIP LOCKED")
+		text = strings.TrimSuffix(text, " FOR NO KEY UPDATE SKIP LOCKED")
 	}
 	return c.ConnPool.QueryContext(ctx, text, args...)
+}
+
+func (c careless) ExecContext(ctx context.Context, text string, args ...any) (sql.Result, error) {
+	if c.unknown != "" && strings.Contains(text, c.unknown) {
+		*c.refusals++
+		return nil, &pgconn.PgError{Code: "42704", Message: "unrecognized configuration parameter"}
+	}
+	return c.ConnPool.ExecContext(ctx, text, args...)
 }
 
 func (c careless) BeginTx(ctx context.Context, _ *sql.TxOptions) (gorm.ConnPool, error) {
@@ -154,25 +190,62 @@ func (c careless) BeginTx(ctx context.Context, _ *sql.TxOptions) (gorm.ConnPool,
 
 func (c careless) GetDBConn() (*sql.DB, error) { return c.db, nil }
 
+// pretend returns a session of db on such a server.
+func (c careless) pretend(t *testing.T, db *gorm.DB) *gorm.DB {
+	t.Helper()
+	pool, err := db.DB()
+	require.NoError(t, err)
+	c.ConnPool, c.db = pool, pool
+	db = db.Session(&gorm.Session{NewDB: true, Context: t.Context()})
+	db.Statement.ConnPool = c
+	return db
+}
+
+// TestServerThatDoesNotKnowJITRunsLargeStatements proves that it refuses the setting once, whoever asks.
+func TestServerThatDoesNotKnowJITRunsLargeStatements(t *testing.T) {
+	t.Parallel()
+	db := testenv.Postgres(t)
+	openMigrated(t, db)
+	server := careless{unknown: "jit", refusals: new(int)}
+	p, err := New(server.pretend(t, db), models.Naming{}, store.Options{Portable: true})
+	require.NoError(t, err)
+	for range 2 {
+		_, _, err = p.LoadExpired(t.Context(), store.CleanupRequest{}, []int64{1}, 1)
+		require.NoError(t, err)
+		require.Equal(t, 1, *server.refusals)
+	}
+}
+
+// TestWhatAProbeHasFoundOutCountsWhenItsTimeEnds proves that the end of its transactions does not hide it.
+func TestWhatAProbeHasFoundOutCountsWhenItsTimeEnds(t *testing.T) {
+	t.Parallel()
+	db := testenv.Postgres(t)
+	_, err := base.Probe(t.Context(), db, func(context.Context) error {
+		return errors.Join(errSnapshots, context.DeadlineExceeded)
+	})
+	require.ErrorIs(t, err, errSnapshots)
+	asked, err := base.Probe(t.Context(), db, func(context.Context) error { return context.DeadlineExceeded })
+	require.NoError(t, err)
+	require.False(t, asked)
+}
+
 // TestEngineThatWouldLoseOrDoubleMessagesIsRefused proves contract 3.4.
 func TestEngineThatWouldLoseOrDoubleMessagesIsRefused(t *testing.T) {
 	t.Parallel()
 	check := func(db *gorm.DB) error {
 		p, err := New(db, models.Naming{}, store.Options{Portable: true})
 		require.NoError(t, err)
-		_, err = p.CheckIsolation(t.Context(), sql.LevelDefault)
+		ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
+		defer cancel()
+		_, err = p.CheckIsolation(ctx, sql.LevelDefault)
 		return err
 	}
 	open := func(t *testing.T, change func(*careless)) *gorm.DB {
 		db := testenv.Postgres(t)
 		openMigrated(t, db)
-		pool, err := db.DB()
-		require.NoError(t, err)
-		server := careless{ConnPool: pool, db: pool, isolation: sql.LevelReadCommitted}
+		server := careless{isolation: sql.LevelReadCommitted}
 		change(&server)
-		db = db.Session(&gorm.Session{NewDB: true, Context: t.Context()})
-		db.Statement.ConnPool = server
-		return db
+		return server.pretend(t, db)
 	}
 	t.Run("as it is", func(t *testing.T) {
 		require.NoError(t, check(open(t, func(*careless) {})))
@@ -196,6 +269,53 @@ func TestEngineThatWouldLoseOrDoubleMessagesIsRefused(t *testing.T) {
 			require.NoError(t, check(db))
 		})
 	}
+}
+
+// TestAdvancedLanesAreLockedInTheOrderOfIDs proves that two statements about the same lanes wait for each other instead
+// of deadlocking, in whatever order they name them.
+func TestAdvancedLanesAreLockedInTheOrderOfIDs(t *testing.T) {
+	t.Parallel()
+	db := testenv.Postgres(t)
+	p := openMigrated(t, db)
+	rule := &store.LaneRule{Handlers: []int64{store.LaneHandler("ordered")}}
+	batch := store.AcceptBatch{Now: time.Now()}
+	var requests []store.LaneRequest
+	for i := range 3 {
+		lane := store.Lane{Handler: rule.Handlers[0], Key: int64(i)}
+		batch.Messages = append(batch.Messages, store.NewMessage{Message: models.Message{ID: fmt.Sprint(i)},
+			Handlers: []store.NewStatus{{HandlerKey: "ordered", Lane: &lane}}})
+		requests = append([]store.LaneRequest{rule.Request(lane)}, requests...)
+	}
+	_, err := p.Accept(t.Context(), batch)
+	require.NoError(t, err)
+	require.NoError(t, db.Exec(`UPDATE inbox_handler_statuses SET is_waiting = true`).Error)
+	var ids []string
+	require.NoError(t, db.Raw(`SELECT id::text FROM inbox_handler_statuses ORDER BY id`).Scan(&ids).Error)
+	locks := func(tx *gorm.DB, id string) (got int64) {
+		require.NoError(t, tx.Raw(`SELECT count(*) FROM (SELECT FROM inbox_handler_statuses WHERE id = ?::uuid
+			FOR UPDATE SKIP LOCKED) s`, id).Scan(&got).Error)
+		return got
+	}
+	tx := db.Begin()
+	require.NoError(t, tx.Error)
+	defer tx.Rollback()
+	require.Equal(t, int64(1), locks(tx, ids[0]))
+	advanced := make(chan error, 1)
+	go func() {
+		_, err := p.AdvanceLanes(t.Context(), requests, time.Now())
+		advanced <- err
+	}()
+	require.Eventually(t, func() bool {
+		var waiting int64
+		require.NoError(t, db.Raw(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+			AND wait_event_type = 'Lock'`).Scan(&waiting).Error)
+		return waiting == 1
+	}, testenv.Patience, 10*time.Millisecond)
+	for _, id := range ids[1:] {
+		require.Equal(t, int64(1), locks(db, id), "none is locked before the first")
+	}
+	require.NoError(t, tx.Rollback().Error)
+	require.NoError(t, <-advanced)
 }
 
 // TestProfilesShareAnInbox proves that a program with the option and one without run what each other has accepted,

@@ -27,26 +27,23 @@ WHERE EXCLUDED.caught_up_at IS NOT NULL AND (p.caught_up_at IS NULL OR p.caught_
 
 	declareTopicsSQL = `
 WITH old AS MATERIALIZED (
-	SELECT p.channel, p.group_id, p.topic, p."partition" FROM {partitions} p
+	SELECT {partition} FROM {partitions} p
 	JOIN unnest($1::text[], $2::text[], $3::text[], $4::integer[]) AS t(channel, group_id, topic, "partition")
 		ON p.channel = t.channel AND p.group_id = t.group_id AND p.topic = t.topic
 			AND p."partition" = COALESCE(t."partition", p."partition")
 	WHERE p.declared_at < $6::timestamptz OR p.undeclared_for > 0
 	FOR UPDATE OF p SKIP LOCKED
 )
-UPDATE {partitions} p SET declared_at = $5::timestamptz, undeclared_for = 0, counted_at = $5::timestamptz
-FROM old o WHERE ` + samePartitionSQL
+UPDATE {partitions} SET declared_at = $5::timestamptz, undeclared_for = 0, counted_at = $5::timestamptz WHERE {partition old}`
 
 	countUndeclaredSQL = `
 WITH old AS MATERIALIZED (
-	SELECT channel, group_id, topic, "partition" FROM {partitions}
+	SELECT {partition} FROM {partitions} p
 	WHERE declared_at <= $2::timestamptz AND counted_at <= $2::timestamptz FOR UPDATE SKIP LOCKED
 )
-UPDATE {partitions} p SET undeclared_for = p.undeclared_for + LEAST(extract(epoch FROM $1::timestamptz - p.counted_at)::bigint, $3::bigint),
+UPDATE {partitions} SET undeclared_for = undeclared_for + LEAST(extract(epoch FROM $1::timestamptz - counted_at)::bigint, $3::bigint),
 	counted_at = $1::timestamptz
-FROM old o WHERE ` + samePartitionSQL
-
-	samePartitionSQL = `p.channel = o.channel AND p.group_id = o.group_id AND p.topic = o.topic AND p."partition" = o."partition"`
+WHERE {partition old}`
 
 	furthestBehindSQL = `
 SELECT ` + base.PartitionColumns + ` FROM {partitions} WHERE $1::boolean OR NOT inline

@@ -50,6 +50,7 @@ func TestPostgresClaimPlansIgnoreStaleStatistics(t *testing.T) {
 			next_attempt_at = CASE WHEN message_number <= ? THEN ?::timestamptz END`, rows, later).Error)
 		require.NoError(t, tx.Commit().Error)
 		ones, bytes := []int64{1}, []int64{32 << 20}
+		portable := x.portable(t)
 		for _, each := range []struct {
 			name, statement string
 			args            []any
@@ -61,13 +62,22 @@ func TestPostgresClaimPlansIgnoreStaleStatistics(t *testing.T) {
 			{"claim from lanes", claimLanesSQL, []any{[]string{"hot"}, []int64{10}, now, nil, []string{"hot"}, []int64{10},
 				names, []bool{false}, base.LaneWindow, []*time.Time{nil}, []*string{nil}, ones, bytes, ones, bytes,
 				[]bool{false}}},
+			{"portable claim from lanes", claimLanesAtOnceSQL, []any{[]string{"hot"}, []int64{10}, now, nil, []string{"hot"},
+				[]int64{10}, names, []bool{false}, base.LaneWindow, []*time.Time{nil}, []*string{nil}, ones, bytes, ones, bytes,
+				[]bool{false}}},
+			{"portable claim", claimManualSQL, []any{[]string{"hot"}, []int64{100}, now, nil, []*time.Time{nil}, []*string{nil},
+				ones, bytes}},
 			{"next due", nextDueSQL, []any{[]string{"hot"}, now}},
 			{"open claims", openClaimsSQL, []any{[]string{"hot"}, []*time.Time{nil}, []*string{nil}}},
 			{"open claims, on", openClaimsSQL, []any{[]string{"hot"}, []*time.Time{&hourAgo}, []*string{&none}}},
 		} {
 			for _, mode := range []string{"force_custom_plan", "force_generic_plan"} {
 				t.Run(each.name+" when "+moment.name+" by "+mode, func(t *testing.T) {
-					explained := x.explain(t, mode, each.statement, each.args...)
+					of := x
+					if strings.HasPrefix(each.name, "portable") {
+						of = portable
+					}
+					explained := of.explain(t, mode, each.statement, each.args...)
 					scans := strings.Join(explained.Scans(), "\n")
 					require.Contains(t, scans, "Index Scan inbox_handler_statuses inbox_handler_statuses_due")
 					require.NotContains(t, scans, "Bitmap")

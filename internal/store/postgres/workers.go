@@ -146,6 +146,9 @@ SELECT count(*) FILTER (WHERE CASE WHEN (pg_has_role(usesysid, 'USAGE') OR pg_ha
 ) holders`
 
 func (p *Store) EvictHolders(ctx context.Context, refs []store.Ref, workerIDs []string) (int, error) {
+	if err := p.choose(ctx, p.Pool(ctx)); err != nil {
+		return 0, base.Doing("end open transactions", err)
+	}
 	if p.isPortable() {
 		return p.Common.EvictHolders(ctx, refs, workerIDs)
 	}

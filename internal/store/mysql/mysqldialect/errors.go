@@ -2,6 +2,7 @@ package mysqldialect
 
 import (
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -26,6 +27,7 @@ const (
 	LockWaitTimeout = 1205
 	LockNotFree     = 3572
 	packetTooLarge  = 1153
+	interrupted     = 1317
 )
 
 // The classes of errors by their numbers. Any other error is the statement's.
@@ -34,8 +36,8 @@ var classes = map[int]dialect.Class{
 	1213: collided,  // deadlock
 	1020: collided | dialect.Snapshot,
 	3100: collided, 3101: collided, // another member of the group was first
-	3572: transient,
-	1317: unanswered | dialect.OfStatement | dialect.TimedOut, 1969: tooLong, 3024: tooLong,
+	3572:        transient,
+	interrupted: unanswered | dialect.OfStatement | dialect.TimedOut, 1969: tooLong, 3024: tooLong,
 	1062: data | dialect.Duplicate, 1586: data | dialect.Duplicate,
 	1048: data, 1264: data, 1265: data, 1292: data, 1364: data, 1366: data, 1406: data, 1451: data, 1452: data, 1690: data,
 	3819: data, 4025: data, packetTooLarge: data, 3140: data,
@@ -52,11 +54,22 @@ var classes = map[int]dialect.Class{
 // permanent are parts of the texts of 1105 with which Vitess refuses a statement for good.
 var permanent = []string{"VT12001", "VT03", "VT09", "syntax error at position"}
 
+// endedByTablet is in the text of 1317 where a tablet of Vitess no longer has a transaction: MySQL was lost, the tablet
+// was started again, or another one is the primary. overdue is there if the tablet ended it for its age, so that it
+// refuses a commit.
+var endedByTablet = regexp.MustCompile(`transaction \d+: (ended at|not found)|(transaction|connection) was aborted`)
+
+const overdue = "(exceeded timeout: "
+
 func classify(err error) (dialect.Class, bool) {
 	number, text, found := Code(err)
 	switch {
 	case !found:
 		return 0, false
+	case number == interrupted && strings.Contains(text, overdue):
+		return tooLong, true
+	case number == interrupted && endedByTablet.MatchString(text):
+		return unanswered, true
 	case number == 1105 && slices.ContainsFunc(permanent, func(part string) bool { return strings.Contains(text, part) }):
 		return refused, true
 	}
