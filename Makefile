@@ -101,7 +101,7 @@ vitess: $(BIN)/testreport ## the MySQL store on an unsharded Vitess 24 and a fai
 		go test -json -race -p 1 -timeout 60m $(TEST_FLAGS) -run '/^Vitess$$' ./mysql || ended=1; exit $$ended; } | $(BIN)/testreport
 
 .PHONY: soak
-soak: ## MINUTES=5 SEED=n DATABASE=mariadb (or mysql, sqlite, patroni): load, crashes and outages, then a check of the ledger
+soak: ## MINUTES=5 SEED=n DATABASE=mariadb (or mysql, sqlite, patroni, partitions): load, crashes and outages, then a check of the ledger
 	go run -C integration ./soak -minutes $(MINUTES) -seed $(SEED) -database $(DATABASE) -rate $(if $(filter sqlite,$(DATABASE)),30,150)
 
 .PHONY: ledger

@@ -18,8 +18,8 @@ type Options struct {
 	// it on a busy database. Default 10,000.
 	CleanupBatchSize int `yaml:"cleanup_batch_size" env:"CLEANUP_BATCH_SIZE"`
 	// PartitionInterval is how long a partition takes new messages, if the tables are partitioned: a cleanup begins the
-	// next one after that. Do not set it so short that a Retention has more than ten: each claim looks into all of them.
-	// 0 begins none. Default 24 h.
+	// next one after that. Do not set it to less than a tenth of the longest retention: each claim looks into all
+	// partitions. Default 0: an eighth of the longest retention (contract 6.8).
 	PartitionInterval time.Duration `yaml:"partition_interval" env:"PARTITION_INTERVAL"`
 	// SweepMarkers deletes the markers of Inline channels, and of a gormstore on the inbox's tables, once they have
 	// expired. It keeps those that unread records of Inline channels may need. Do not use it where the marker store is
@@ -40,8 +40,7 @@ type Options struct {
 
 // DefaultOptions returns the defaults of contract 9 for an inbox.
 func DefaultOptions() Options {
-	return Options{CleanupInterval: time.Hour, CleanupBatchSize: 10_000, ArchiveTimeout: time.Minute,
-		PartitionInterval: 24 * time.Hour}
+	return Options{CleanupInterval: time.Hour, CleanupBatchSize: 10_000, ArchiveTimeout: time.Minute}
 }
 
 // lockName is the lease that lets one worker clean at a time.
@@ -58,7 +57,7 @@ func (o Options) Validate() []error {
 	check("Retention", o.Retention, o.Retention >= 0, "0 (forever) or more")
 	check("CleanupInterval", o.CleanupInterval, o.CleanupInterval > 0, "more than 0")
 	check("CleanupBatchSize", o.CleanupBatchSize, o.CleanupBatchSize >= 1, "1 or more")
-	check("PartitionInterval", o.PartitionInterval, o.PartitionInterval >= 0, "0 (no new ones) or more")
+	check("PartitionInterval", o.PartitionInterval, o.PartitionInterval >= 0, "0 (an eighth of the longest retention) or more")
 	check("AuditRetention", o.AuditRetention, o.AuditRetention >= 0, "0 (forever) or more")
 	check("RejectedRetention", o.RejectedRetention, o.RejectedRetention >= 0, "0 (forever) or more")
 	check("ArchiveTimeout", o.ArchiveTimeout, o.ArchiveTimeout > 0, "more than 0")

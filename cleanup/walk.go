@@ -2,6 +2,7 @@ package cleanup
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
@@ -217,27 +219,56 @@ func (r *run) walkPartitions(ctx context.Context, req store.CleanupRequest, span
 	return r.walkEnded(full)
 }
 
-// keepPartitions drops expired partitions and begins new ones. It tries again where it does not get the locks. Rows
-// that wait for the archive are still known, so their partition is not dropped.
+// A change of partitions waits for the longest open transaction, and all statements behind it, for half a second at
+// most. Within five minutes a busy inbox has a moment for it.
+const (
+	partitionTries = 30
+	partitionPause = 10 * time.Second
+)
+
+// keepPartitions drops expired partitions and begins new ones. Rows that wait for the archive are still known, so their
+// partition is not dropped.
 func (r *run) keepPartitions(ctx context.Context, before time.Time) error {
-	defer func(limit int) { r.limit = limit }(r.limit)
+	every := r.cfg.Options.PartitionInterval
+	if every == 0 {
+		every = r.walked.lengths[0] / 8
+	}
 	var total store.PartitionsResult
-	err := r.batches(ctx, func(limit int) (int64, bool, error) {
-		var kept store.PartitionsResult
-		err := r.bounded(ctx, func(ctx context.Context) (err error) {
-			kept, err = r.cfg.Store.KeepPartitions(ctx, store.PartitionsRequest{Before: before,
-				Every: r.cfg.Options.PartitionInterval, Now: r.now, Limit: limit})
-			return err
-		})
-		total.Add(kept)
-		return kept.Deleted, kept.Deleted == 0, err
-	})
+	err := r.partitions(ctx, &total, store.PartitionsRequest{Before: before, Every: every, Now: r.now})
 	if total != (store.PartitionsResult{}) {
 		r.cfg.Logger.Info("inbox: partitions changed", zap.Int(telemetry.FieldDropped, total.Dropped),
 			zap.Int(telemetry.FieldMoved, total.Moved), zap.Int(telemetry.FieldCrowded, total.Crowded),
 			zap.Int(telemetry.FieldBegan, total.Began))
 	}
 	return err
+}
+
+// partitions repeats a request until nothing is left to delete, and where it does not get the locks.
+func (r *run) partitions(ctx context.Context, total *store.PartitionsResult, req store.PartitionsRequest) error {
+	for tries := 1; ; {
+		if err := r.ready(ctx); err != nil {
+			return err
+		}
+		req.Limit = r.limit
+		var kept store.PartitionsResult
+		err := r.bounded(ctx, func(ctx context.Context) (err error) {
+			kept, err = r.cfg.Store.KeepPartitions(ctx, req)
+			return err
+		})
+		total.Add(kept)
+		rest := pauseBetweenBatches
+		switch {
+		case errors.Is(err, store.ErrPartitionsBusy) && tries < partitionTries:
+			tries, rest = tries+1, partitionPause
+		case err != nil:
+			return fmt.Errorf("cleanup: %w", err)
+		case kept.Deleted == 0:
+			return nil
+		}
+		if !routine.Sleep(ctx, rest) {
+			return fmt.Errorf("cleanup: %w", ctx.Err())
+		}
+	}
 }
 
 // walkSpans deletes in parts of the walk.

@@ -220,6 +220,33 @@ func TestMigrateCreatesTheTables(t *testing.T) {
 	}
 }
 
+// TestTablesAreDividedByTimeAndBack proves contract 6.8 for the commands.
+func TestTablesAreDividedByTimeAndBack(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRig(t, d)
+		operator := r.env[dsnVariable]
+		refused := r.run("migrate", "partition")
+		require.Equal(t, exitFailed, refused.code, "an operator does not own the tables")
+		require.Contains(t, refused.errOut, "must be owner")
+		r.env[dsnVariable] = d.DSN()
+		require.Equal(t, "the tables are partitioned\n", r.done("migrate", "partition").out)
+		require.Equal(t, "partitioned", r.done("migrate", "partition", "-o", "json").object()["layout"])
+		require.Contains(t, r.done("migrate", "status").out, "current: version")
+		require.Contains(t, r.done("migrate", "up", "--inbox", "test").out, "nothing to do")
+		r.env[dsnVariable] = operator
+		r.poisoned("broken", "m1")
+		require.Contains(t, r.done("list", "--state", "poisoned").out, "m1")
+		r.fixed()
+		r.done("retry", "m1")
+		inboxtest.Process(t, r.ib)
+		require.NotNil(t, r.status("m1").CompletedAt)
+		r.env[dsnVariable] = d.DSN()
+		left := r.run("migrate", "unpartition")
+		require.Equal(t, exitFailed, left.code)
+		require.Contains(t, left.errOut, "partitions are left: 2")
+	})
+}
+
 func TestMigrateWaitsNoLongerThanItsTimeout(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)

@@ -16,6 +16,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/mysql"
 	"github.com/gorm-inbox/inbox/internal/store/postgres"
 	"github.com/gorm-inbox/inbox/internal/store/postgres/pgdsn"
+	"github.com/gorm-inbox/inbox/internal/stores"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -30,7 +31,7 @@ start. Without it, use these commands before you deploy the application.`,
   inboxctl migrate print --dialect postgres --schema orders`,
 		Args: unknownCommand, RunE: showHelp,
 	}
-	cmd.AddCommand(newMigrateUp(a), newMigrateStatus(a), newMigratePrint(a))
+	cmd.AddCommand(newMigrateUp(a), newMigrateStatus(a), newMigratePrint(a), newMigratePartition(a), newMigrateUnpartition(a))
 	return cmd
 }
 
@@ -145,6 +146,51 @@ func (a *app) migrateStatus(ctx context.Context, db *gorm.DB) error {
 		err = errors.Join(errors.New(report.Detail), err)
 	}
 	return err
+}
+
+func newMigratePartition(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use: "partition", Short: "Divide the tables by time, for a cleanup that drops whole partitions",
+		Long: `Gives the tables on PostgreSQL the partitioned layout, while programs use them.
+docs/partitions.md says when that pays, and what it costs. Run it as the owner of
+the tables. It reads all messages' IDs and builds two indexes, so set a --timeout of
+hours for large tables. Repeat it after an error: it goes on. On tables that have
+this layout it grants the roles that use them what they need, so run it again after
+"inboxctl grants".
+
+JSON: {"layout"}.`,
+		Example: `  inboxctl migrate partition --timeout 6h`,
+		Args:    noArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withDatabase(cmd.Context(), false, func(ctx context.Context, db *gorm.DB) error {
+				return a.layout("partitioned", stores.Partition(ctx, db, a.naming()))
+			})
+		},
+	}
+}
+
+func newMigrateUnpartition(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use: "unpartition", Short: "Give partitioned tables the plain layout again",
+		Long: `Takes back "inboxctl migrate partition". The first call lets no new partition begin.
+It ends with code 1 until cleanup has dropped all partitions but the newest, which
+takes as long as the longest retention. Then run it again.
+
+JSON: {"layout"}.`,
+		Example: `  inboxctl migrate unpartition --timeout 1h`,
+		Args:    noArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withDatabase(cmd.Context(), false, func(ctx context.Context, db *gorm.DB) error {
+				return a.layout("plain", stores.Unpartition(ctx, db, a.naming()))
+			})
+		},
+	}
+}
+
+// layout reports the layout that a command has led to, if it did.
+func (a *app) layout(name string, err error) error {
+	if err != nil {
+		return err
+	}
+	return a.print(struct{ Layout string }{name}, func() { fmt.Fprintf(a.out, "the tables are %s\n", name) })
 }
 
 func newMigratePrint(a *app) *cobra.Command {

@@ -51,7 +51,7 @@ func main() {
 	seed := flag.Uint64("seed", 1, "decides what happens")
 	rate := flag.Int("rate", 150, "messages per second")
 	workers := flag.Int("workers", 2, "consumer replicas")
-	name := flag.String("database", "postgres", "postgres, patroni, mariadb, mysql or sqlite")
+	name := flag.String("database", "postgres", "postgres, partitions, patroni, mariadb, mysql or sqlite")
 	harms := flag.String("harms", "", "only disturbances whose name matches this `expression`")
 	publishes := flag.Bool("page", false, "add the run to docs/ledger.md")
 	anew := flag.Bool("new", false, "with -page: drop the runs that the page has")

@@ -42,27 +42,26 @@ type product struct {
 	route       func(dsn string) (route, error)          // nil if there is no server
 	cells       func(*world) []cell                      // the disturbances that not all products have
 	retention   time.Duration
+	partitioned bool // whether the tables are in partitions, of which each takes messages for an eighth of the retention
 }
 
 // retention is longer than a producer or an accept may repeat itself across an outage. Such duplicates run again once
 // the first has been deleted.
 const retention = 40 * time.Second
 
-// postgres is the name of the product that has more disturbances than the others.
-const postgres = "postgres"
-
 var products = []product{
-	{postgres, "PostgreSQL",
-		func(directory string) (database, error) {
-			return servers.StartPostgres(servers.PostgresOptions{Directory: directory, Settings: map[string]string{
-				"max_connections": "200"}})
-		}, startProxy, (*world).postgresCells, retention},
-	{"patroni", "PostgreSQL under Patroni", startPatroni, startProxy, (*world).patroniCells, 2 * retention},
+	{"postgres", "PostgreSQL", startPostgres, startProxy, (*world).postgresCells, retention, false},
+	{"partitions", "PostgreSQL with partitions", startPostgres, startProxy, (*world).postgresCells, retention, true},
+	{"patroni", "PostgreSQL under Patroni", startPatroni, startProxy, (*world).patroniCells, 2 * retention, false},
 	{"mariadb", "MariaDB", func(string) (database, error) { return servers.StartMariaDB(servers.MySQLOptions{}) }, startCable,
-		(*world).serverCells, retention},
+		(*world).serverCells, retention, false},
 	{"mysql", "MySQL", func(string) (database, error) { return servers.StartMySQL(servers.MySQLOptions{}) }, startCable,
-		(*world).serverCells, retention},
-	{sqlite, "SQLite", openFile, nil, (*world).fileCells, retention},
+		(*world).serverCells, retention, false},
+	{sqlite, "SQLite", openFile, nil, (*world).fileCells, retention, false},
+}
+
+func startPostgres(directory string) (database, error) {
+	return servers.StartPostgres(servers.PostgresOptions{Directory: directory, Settings: map[string]string{"max_connections": "200"}})
 }
 
 // productNamed returns a product, or an error that lists the names.

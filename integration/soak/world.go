@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -69,7 +70,7 @@ func (w *world) start(ctx context.Context) (err error) {
 	if w.product.name == sqlite {
 		directory = w.dir
 	}
-	if w.product.name == postgres || w.product.name == sqlite {
+	if slices.Contains([]string{"postgres", "partitions", sqlite}, w.product.name) {
 		if w.disk, err = mountDisk(); err != nil {
 			w.leaveOut("disk_full", err)
 		} else {
@@ -121,10 +122,7 @@ func (w *world) start(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if err = errors.Join(ib.Migrate(ctx), closeInbox()); err != nil {
-		return err
-	}
-	if err = workload.KeepDeleted(ctx, w.db); err != nil {
+	if err = errors.Join(w.migrate(ctx, ib), closeInbox()); err != nil {
 		return err
 	}
 	w.settings.Brokers, w.settings.Topic, w.settings.Group = w.cluster.Brokers(), topic, group
@@ -139,6 +137,25 @@ func (w *world) start(ctx context.Context) (err error) {
 	}
 	w.offsets, err = workload.WatchOffsets(ctx, w.cluster.Admin, w.cluster.Brokers(), group, topic, w.db)
 	return err
+}
+
+// migrate makes the inbox's tables and prepares them for the ledger.
+func (w *world) migrate(ctx context.Context, ib *inbox.Inbox) error {
+	if err := ib.Migrate(ctx); err != nil {
+		return err
+	}
+	if !w.product.partitioned {
+		return workload.KeepDeleted(ctx, w.db)
+	}
+	db, err := workload.Open(w.server.DSN())
+	if err != nil {
+		return err
+	}
+	if err := inbox.Partition(ctx, db, ib.Tables()); err != nil {
+		return err
+	}
+	pool, err := db.DB()
+	return errors.Join(err, pool.Close(), workload.KeepDropped(ctx, w.db))
 }
 
 // leaveOut notes a disturbance that cannot happen on this machine.

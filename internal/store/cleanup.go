@@ -1,6 +1,7 @@
 package store
 
 import (
+	"errors"
 	"time"
 
 	"github.com/gorm-inbox/inbox/models"
@@ -63,6 +64,14 @@ type ExpiredMessage struct {
 	// Stays is true if the message has other statuses, which keep it.
 	Stays bool
 }
+
+// ErrPartitionsLeft says that there are too many partitions, or too many messages that were kept of earlier ones, to make
+// one table of them.
+var ErrPartitionsLeft = errors.New("partitions are left")
+
+// ErrPartitionsBusy says that transactions were open for longer than a change of partitions lets others wait. It can be
+// tried again.
+var ErrPartitionsBusy = errors.New("the tables are in use by long transactions")
 
 // PartitionsRequest is what is to be done about partitions.
 type PartitionsRequest struct {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -208,6 +209,28 @@ END`,
 	},
 }
 
+// ofPartitions keeps all rows as they are, because no trigger sees what goes with a partition. What a partition's end has
+// moved is inserted once more.
+var ofPartitions = []string{`
+CREATE TABLE known_messages (LIKE inbox_messages, PRIMARY KEY (number))`, `
+CREATE INDEX ON known_messages (id)`, `
+CREATE TABLE known_statuses (LIKE inbox_handler_statuses, PRIMARY KEY (message_number, handler_key))`, `
+CREATE FUNCTION know_message() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+	INSERT INTO known_messages SELECT (NEW).* ON CONFLICT DO NOTHING;
+	RETURN NULL;
+END $$`, `
+CREATE FUNCTION know_status() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+	DELETE FROM known_statuses WHERE message_number = NEW.message_number AND handler_key = NEW.handler_key;
+	INSERT INTO known_statuses SELECT (NEW).*;
+	RETURN NULL;
+END $$`, `
+CREATE TRIGGER know_message AFTER INSERT ON inbox_messages FOR EACH ROW EXECUTE FUNCTION know_message()`, `
+CREATE TRIGGER know_status AFTER INSERT OR UPDATE ON inbox_handler_statuses FOR EACH ROW EXECUTE FUNCTION know_status()`, `
+CREATE VIEW deleted_messages AS SELECT * FROM known_messages k
+	WHERE NOT EXISTS (SELECT FROM inbox_messages m WHERE m.number = k.number)`, `
+CREATE VIEW deleted_statuses AS SELECT * FROM known_statuses k
+	WHERE NOT EXISTS (SELECT FROM inbox_handler_statuses s WHERE s.message_number = k.message_number AND s.handler_key = k.handler_key)`}
+
 var views = []string{`
 CREATE VIEW all_messages AS SELECT * FROM inbox_messages UNION ALL SELECT * FROM deleted_messages`, `
 CREATE VIEW all_statuses AS SELECT * FROM inbox_handler_statuses UNION ALL SELECT * FROM deleted_statuses`, `
@@ -216,7 +239,14 @@ CREATE VIEW job_statuses AS SELECT * FROM all_statuses WHERE handler_key IN ('` 
 
 // KeepDeleted prepares the inbox's tables, which exist, for the ledger.
 func KeepDeleted(ctx context.Context, db *sql.DB) error {
-	statements := append(append([]string{}, history[product(db)]...), views...)
+	return keep(ctx, db, history[product(db)])
+}
+
+// KeepDropped is KeepDeleted for partitioned tables on PostgreSQL.
+func KeepDropped(ctx context.Context, db *sql.DB) error { return keep(ctx, db, ofPartitions) }
+
+func keep(ctx context.Context, db *sql.DB, history []string) error {
+	statements := slices.Concat(history, views)
 	var columns, old []string
 	if OnMySQL(db) {
 		err := each(ctx, db, func(rows *sql.Rows) error {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/store/base"
+	"github.com/gorm-inbox/inbox/internal/store/postgres/pgdialect"
 )
 
 // A partition has the numbers of one slot: slot·slotSize and up. A new partition begins when the sequence is set to the
@@ -30,6 +31,13 @@ const maxKept = 1000
 // fails.
 const lockWait = `SET LOCAL lock_timeout = '500ms'`
 
+// detached is the comment of a partition that cleanup has detached, and noMore that of the IDs' table while Unpartition
+// waits for partitions to go.
+const (
+	detached = "detached by a cleanup, to be dropped"
+	noMore   = "no partition begins any more"
+)
+
 // These statements read the catalog by the table's OID, or the sequence.
 const (
 	slotsSQL = `
@@ -37,15 +45,18 @@ SELECT c.relname::text FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid 
 
 	currentSlotSQL = `SELECT COALESCE(pg_sequence_last_value(pg_get_serial_sequence('{message ids}', 'number')::regclass), 0)`
 
+	// detachedSQL finds tables by their names and the comment of dropSQL: a partition that someone else has detached is
+	// not ours to drop.
 	detachedSQL = `
 SELECT c.relname::text FROM pg_class p JOIN pg_class c ON c.relnamespace = p.relnamespace AND c.relkind = 'r' AND NOT c.relispartition
-	AND left(c.relname, length(p.relname) + 2) = p.relname || '_p'
+	AND left(c.relname, length(p.relname) + 2) = p.relname || '_p' AND obj_description(c.oid, 'pg_class') = '` + detached + `'
 WHERE p.oid = to_regclass($1)`
 
 	// beginSlotSQL never sets the sequence back. Whoever does so takes turns with others.
 	beginSlotSQL = `
 SELECT setval(pg_get_serial_sequence('{message ids}', 'number')::regclass, $1::bigint)
 WHERE COALESCE(pg_sequence_last_value(pg_get_serial_sequence('{message ids}', 'number')::regclass), 0) < $1::bigint`
+	noMoreSQL   = `SELECT COALESCE(obj_description('{message ids}'::regclass, 'pg_class'), '') = '` + noMore + `'`
 	slotTurnSQL = `SELECT pg_advisory_xact_lock(hashtextextended('{message ids}', 0))`
 )
 
@@ -86,6 +97,7 @@ const (
 var dropSQL = []string{
 	`ALTER TABLE {statuses} DETACH PARTITION {statuses leaf}`,
 	`ALTER TABLE {messages} DETACH PARTITION {leaf}`,
+	`COMMENT ON TABLE {statuses leaf} IS '` + detached + `'`, `COMMENT ON TABLE {leaf} IS '` + detached + `'`,
 	`INSERT INTO {messages} (` + messageColumnsSQL + `) SELECT ` + messageColumnsSQL + ` FROM {leaf} WHERE number = ANY ($1::bigint[])`,
 	`INSERT INTO {statuses} (` + statusColumnsSQL + `) SELECT ` + statusColumnsSQL + ` FROM {statuses leaf} WHERE message_number = ANY ($1::bigint[])`,
 }
@@ -99,23 +111,31 @@ var keptSQL = []string{
 }
 
 // These statements use the unique index on numbers of one partition, message_ids_number and handler_statuses_pkey.
-// Messages with an open status, which an operator has run again, stay.
+// Messages with an open status, which an operator has run again, stay: also if that was after the first statement.
 const (
 	forgottenSQL = `
 SELECT number FROM {leaf} m WHERE (SELECT true FROM {message ids} i WHERE i.number = m.number) IS NULL
 	AND NOT EXISTS (SELECT FROM {statuses leaf} s WHERE s.message_number = m.number AND s.completed_at IS NULL OFFSET 0)
 ORDER BY number LIMIT $1`
-	thinStatusesSQL = `DELETE FROM {statuses leaf} WHERE message_number = ANY ($1::bigint[])`
-	thinSQL         = `DELETE FROM {leaf} WHERE number = ANY ($1::bigint[])`
+	thinStatusesSQL = `DELETE FROM {statuses leaf} WHERE message_number = ANY ($1::bigint[]) AND completed_at IS NOT NULL`
+	thinSQL         = `
+DELETE FROM {leaf} m WHERE m.number = ANY ($1::bigint[])
+	AND NOT EXISTS (SELECT FROM {statuses leaf} s WHERE s.message_number = m.number OFFSET 0)`
 )
 
 // statusesStorage is what the migration gives the statuses' table, for each of its partitions.
 const statusesStorage = ` WITH (fillfactor = 40, autovacuum_vacuum_scale_factor = 0.01, vacuum_index_cleanup = on)`
 
+// keptSlot stands for the partitions of what is kept.
+const keptSlot = -1
+
 // ofSlot returns a statement for one partition.
 func (p *Store) ofSlot(statement string, slot int64) string {
 	name := func(table, suffix string) string { return strings.TrimSuffix(p.Text(table), `"`) + suffix + `"` }
 	own := "_p" + strconv.FormatInt(slot, 10)
+	if slot == keptSlot {
+		own = "_kept"
+	}
 	return p.Text(strings.NewReplacer("{leaf}", name("{messages}", own), "{statuses leaf}", name("{statuses}", own),
 		"{kept}", name("{messages}", "_kept"), "{kept statuses}", name("{statuses}", "_kept")).Replace(statement))
 }
@@ -202,6 +222,10 @@ func (p *Store) KeepPartitions(ctx context.Context, req store.PartitionsRequest)
 	}
 	if err := p.dropDetached(ctx); err != nil {
 		return r, base.Doing("drop a detached partition", err)
+	}
+	// Of what is kept, most is deleted when it is forgotten. Here goes what was forgotten earlier, and then run again.
+	if r.Deleted, err = p.thin(ctx, keptSlot, req.Limit); err != nil {
+		return r, base.Doing("delete what was kept", err)
 	}
 	expired, _, err := p.expiredSlots(ctx, req.Before)
 	if err != nil {
@@ -305,7 +329,11 @@ func (p *Store) lockTables(ctx context.Context, pool gorm.ConnPool) error {
 	for _, statement := range []string{`SET LOCAL lock_timeout = '5s'`,
 		`LOCK TABLE {messages}, {statuses} IN SHARE UPDATE EXCLUSIVE MODE`, lockWait, `LOCK TABLE ONLY {messages} IN ACCESS EXCLUSIVE MODE`,
 		`LOCK TABLE ONLY {statuses} IN ACCESS EXCLUSIVE MODE`} {
-		if _, err := store.Exec(ctx, pool, p.Text(statement)); err != nil {
+		_, err := store.Exec(ctx, pool, p.Text(statement))
+		if pgdialect.SQLState(err) == "55P03" { // lock not available
+			return fmt.Errorf("%w: %w", store.ErrPartitionsBusy, err)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -357,6 +385,10 @@ func (p *Store) makeSlot(ctx context.Context, pool gorm.ConnPool, slot int64) er
 func (p *Store) beginSlot(ctx context.Context, req store.PartitionsRequest) (bool, error) {
 	_, current, err := p.slots(ctx)
 	if err != nil || req.Every <= 0 {
+		return false, err
+	}
+	noMore, err := store.Query(ctx, p.Pool(ctx), p.Text(noMoreSQL), store.Value[bool])
+	if err != nil || noMore[0] {
 		return false, err
 	}
 	oldest, err := p.age(ctx, oldestSQL, current)

@@ -242,7 +242,7 @@ func TestLayoutChangesToAndFroWhileProgramsRun(t *testing.T) {
 	_, err := changer.store.KeepPartitions(t.Context(),
 		store.PartitionsRequest{Every: time.Hour, Now: noon.Add(2 * time.Hour), Limit: 1})
 	require.NoError(t, err)
-	require.ErrorIs(t, changer.store.Unpartition(t.Context()), postgres.ErrPartitionsLeft)
+	require.ErrorIs(t, changer.store.Unpartition(t.Context()), store.ErrPartitionsLeft)
 	await(20)
 	stop()
 	programs.Wait()

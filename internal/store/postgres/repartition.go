@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -219,8 +220,8 @@ func run(ctx context.Context, pool gorm.ConnPool, texts []string) error {
 	return nil
 }
 
-// Partition gives the tables the partitioned layout, while programs use them; it does nothing if they have it. What
-// was interrupted is finished by the next call. It waits for locks until ctx ends, and keeps others waiting for half
+// Partition gives the tables the partitioned layout, while programs use them. If they have it, it only grants rights
+// again, and takes back what Unpartition has begun. What was interrupted is finished by the next call. It waits for locks until ctx ends, and keeps others waiting for half
 // a second at a time.
 func (p *Store) Partition(ctx context.Context) error {
 	if err := p.choose(ctx, p.Pool(ctx)); err != nil {
@@ -229,10 +230,14 @@ func (p *Store) Partition(ctx context.Context) error {
 	if p.isPortable() {
 		return ErrNoPartitions
 	}
-	if err := p.RefreshLayout(ctx); err != nil || p.Partitioned() {
+	if err := p.RefreshLayout(ctx); err != nil {
 		return err
 	}
 	alone := p.DB.WithContext(ctx).Statement.ConnPool
+	if p.Partitioned() {
+		again := p.layoutTexts([]string{slimGrantedSQL, `COMMENT ON TABLE {message ids} IS NULL`}, 0)
+		return base.Doing("grant rights again", run(ctx, alone, again))
+	}
 	last, err := store.Query(ctx, alone, p.Text(lastNumberSQL), store.Value[int64])
 	if err != nil {
 		return base.Doing("read the last number", err)
@@ -327,9 +332,6 @@ END LOOP; END $$`,
 // validSQL checks the rows of the plain tables, which locks nothing for long.
 const validSQL = `ALTER TABLE {statuses} VALIDATE CONSTRAINT {name handler_statuses_message_fk}`
 
-// ErrPartitionsLeft says that there are too many partitions, or too much in that of what is kept, to make one table.
-var ErrPartitionsLeft = errors.New("partitions are left")
-
 // keptRowsSQL reads no more than the rows that it counts.
 const keptRowsSQL = `SELECT count(*) FROM (SELECT FROM {kept} LIMIT $1) k`
 
@@ -344,6 +346,10 @@ func (p *Store) Unpartition(ctx context.Context) error {
 	if err := p.dropDetached(ctx); err != nil {
 		return err
 	}
+	alone := p.DB.WithContext(ctx).Statement.ConnPool
+	if err := run(ctx, alone, p.layoutTexts([]string{`COMMENT ON TABLE {message ids} IS '` + noMore + `'`}, 0)); err != nil {
+		return base.Doing("let no partition begin", err)
+	}
 	slots, current, err := p.slots(ctx)
 	if err != nil {
 		return base.Doing("list partitions", err)
@@ -353,8 +359,8 @@ func (p *Store) Unpartition(ctx context.Context) error {
 		return base.Doing("count what is kept", err)
 	}
 	if len(slots) != 1 || slots[0] != current || rows[0] > maxKept {
-		return fmt.Errorf("%w: %d, and %d kept messages, at most 1 and %d can become a table: set PartitionInterval = 0 "+
-			"until cleanup has dropped the others", ErrPartitionsLeft, len(slots), rows[0], maxKept)
+		return fmt.Errorf("%w: %d, and %d kept messages, of at most 1 and %d: no more partitions begin, so ask again when "+
+			"cleanup has dropped the others", store.ErrPartitionsLeft, len(slots), rows[0], maxKept)
 	}
 	text := func(statements []string) []string { return p.layoutTexts(statements, current) }
 	for deleted := int64(1); deleted > 0; { // what was forgotten would be known again
@@ -362,13 +368,16 @@ func (p *Store) Unpartition(ctx context.Context) error {
 			return base.Doing("delete what was forgotten", err)
 		}
 	}
-	alone := p.DB.WithContext(ctx).Statement.ConnPool
 	if err := run(ctx, alone, text(plainIndexesSQL)); err != nil {
 		return base.Doing("prepare the table", err)
 	}
 	err = p.patiently(ctx, "change the layout", func(pool gorm.ConnPool) error {
 		if err := p.lockTables(ctx, pool); err != nil {
 			return err
+		}
+		// A cleanup that had not seen the comment yet may have begun one. It would be dropped with the table.
+		if names, err := store.Query(ctx, pool, p.Text(slotsSQL), store.Value[string]); err != nil || len(slotsOf(names)) != 1 {
+			return cmp.Or(err, fmt.Errorf("%w: one has just begun, so ask again when cleanup has dropped the others", store.ErrPartitionsLeft))
 		}
 		return run(ctx, pool, text(plainSQL))
 	})
