@@ -50,7 +50,7 @@ func printTable(w io.Writer, r *trial.Result) {
 	fmt.Fprintf(w, "\n%s: %s\n%s", r.Group.Name, r.Group.About, tableOf(r.Group.Unit, rowsOf(r)))
 }
 
-// tableOf returns a table for the terminal and the page. A table of latencies has no other figures.
+// tableOf returns a table for the terminal and the page. Latencies stand alone, or beside others' rates.
 // Columns that are 0 everywhere are left out, the server's where nothing wrote WAL.
 func tableOf(unit string, rows []row) string {
 	var keys []string
@@ -63,7 +63,15 @@ func tableOf(unit string, rows []row) string {
 	keys = slices.DeleteFunc(slices.Compact(keys), func(key string) bool {
 		return !slices.ContainsFunc(rows, func(r row) bool { return r.Values[key] != 0 })
 	})
-	latencies := slices.Contains(keys, "p50_ms")
+	timed := func(r row) bool { return r.Values["p50_ms"] != 0 }
+	latencies := slices.ContainsFunc(rows, timed)
+	// A look's rate says no more than its times.
+	rated := func(r row, text string) string {
+		if timed(r) {
+			return ""
+		}
+		return text
+	}
 
 	lines := [][]string{{"variant"}}
 	for _, r := range rows {
@@ -75,9 +83,11 @@ func tableOf(unit string, rows []row) string {
 			lines[i+1] = append(lines[i+1], of(r))
 		}
 	}
+	if !latencies || slices.ContainsFunc(rows, func(r row) bool { return !timed(r) }) {
+		column(unit+"/s", func(r row) string { return rated(r, rate(r.Rate)) })
+		column("min..max", func(r row) string { return rated(r, rate(r.Least)+".."+rate(r.Most)) })
+	}
 	if !latencies {
-		column(unit+"/s", func(r row) string { return rate(r.Rate) })
-		column("min..max", func(r row) string { return rate(r.Least) + ".." + rate(r.Most) })
 		column("client µs", func(r row) string { return fmt.Sprintf("%.1f", r.ClientUs) })
 	}
 	if !latencies && wal > 0 {

@@ -372,13 +372,13 @@ func (o *Ops) recent(ctx context.Context, handlerKey string, now time.Time, olde
 	out Recent, err error,
 ) {
 	begin := now.Add(-recentHours * time.Hour)
-	scan := store.RecentScan{HandlerKey: handlerKey, From: begin, To: now.Add(soon), Depth: lookLimit}
+	scan := store.RecentScan{HandlerKey: handlerKey, From: begin, To: now.Add(soon), Depth: recentLimit}
 	read, err := o.store.RecentStatuses(ctx, o.largePool(ctx), scan)
 	if err != nil {
 		return out, err
 	}
 	latest := read
-	if scan.To = now.Add(-oldestDue); oldestDue > 0 && (read.Messages == lookLimit && scan.To.Before(read.Earliest) ||
+	if scan.To = now.Add(-oldestDue); oldestDue > 0 && (read.Messages == recentLimit && scan.To.Before(read.Earliest) ||
 		scan.To.Before(begin)) {
 		scan.From = time.Time{}
 		if latest, err = o.store.RecentStatuses(ctx, o.largePool(ctx), scan); err != nil {
@@ -386,7 +386,7 @@ func (o *Ops) recent(ctx context.Context, handlerKey string, now time.Time, olde
 		}
 		out.Messages, read.Statuses = latest.Messages, append(read.Statuses, latest.Statuses...)
 	}
-	out.Capped = read.Messages == lookLimit || latest.Messages == lookLimit
+	out.Capped = read.Messages == recentLimit || latest.Messages == recentLimit
 	out.Messages, out.Statuses = out.Messages+read.Messages, len(read.Statuses)
 	out.Hours = hoursOf(read.Statuses, now, out.Capped)
 	return out, nil

@@ -229,6 +229,9 @@ const (
 	MaxLimit = 1000
 	// lookLimit is how many rows a page, a count or a failure overview reads.
 	lookLimit = 10_000
+	// recentLimit is how many of the latest messages a handler's page reads. More would tell its last hours little better,
+	// and take longer than all else on that page.
+	recentLimit = 2_000
 )
 
 // Count is a capped count: N of the rows that were read matched.
