@@ -227,7 +227,7 @@ func TestTablesAreDividedByTimeAndBack(t *testing.T) {
 		operator := r.env[dsnVariable]
 		refused := r.run("migrate", "partition")
 		require.Equal(t, exitFailed, refused.code, "an operator does not own the tables")
-		require.Contains(t, refused.errOut, "must be owner")
+		require.Contains(t, refused.errOut, "permission denied")
 		r.env[dsnVariable] = d.DSN()
 		require.Equal(t, "the tables are partitioned\n", r.done("migrate", "partition").out)
 		require.Equal(t, "partitioned", r.done("migrate", "partition", "-o", "json").object()["layout"])
@@ -237,7 +237,7 @@ func TestTablesAreDividedByTimeAndBack(t *testing.T) {
 		r.poisoned("broken", "m1")
 		require.Contains(t, r.done("list", "--state", "poisoned").out, "m1")
 		r.fixed()
-		r.done("retry", "m1")
+		r.done("retry", "m1", "--yes")
 		inboxtest.Process(t, r.ib)
 		require.NotNil(t, r.status("m1").CompletedAt)
 		r.env[dsnVariable] = d.DSN()

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 const soakFailed = 3
 
 func TestShortSoakBreaksNoPromise(t *testing.T) {
-	soakShortly(t, postgres, "worker_killed|worker_terminated|database_killed|connections_cut")
+	soakShortly(t, "postgres", "worker_killed|worker_terminated|database_killed|connections_cut")
 }
 
 func TestShortSoakUnderPatroniBreaksNoPromise(t *testing.T) {
