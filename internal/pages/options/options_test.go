@@ -29,7 +29,7 @@ func TestOptionsPageMatchesTheCode(t *testing.T) {
 
 // defaultsInWords are those the contract tells in words.
 var defaultsInWords = map[string]string{
-	"none": "0", "0 (forever)": "0", "`None`": "none", "`Ignore`": "ignore", "`Log`": "log", "`Store`": "store", "`Halt`": "halt",
+	"none": "0", "0 (forever)": "0", "0 (an eighth of the longest retention)": "0", "`None`": "none", "`Ignore`": "ignore", "`Log`": "log", "`Store`": "store", "`Halt`": "halt",
 	"10 s, and below the deadline of Fx": "10s", "by database, see 5.3": "",
 	`"inbox_"`: "inbox_",
 }

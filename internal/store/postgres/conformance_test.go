@@ -107,18 +107,11 @@ func TestServerEndsIdleTransactionsWithStatedIsolation(t *testing.T) {
 	require.Equal(t, before, timeout(), "the session's own setting is as it was")
 }
 
-// TestPartitioned runs the suite in the partitioned layout.
 func TestPartitioned(t *testing.T) {
 	t.Parallel()
-	storetest.Run(t, func(t *testing.T) (*gorm.DB, store.Store) {
-		return storetest.MigratedPartitioned(t, testenv.Postgres(t))
-	})
-}
-
-// TestPartitionedManyTimes runs it with messages that are in ten partitions.
-func TestPartitionedManyTimes(t *testing.T) {
-	t.Parallel()
-	storetest.RunSpread(t, func(t *testing.T) (*gorm.DB, store.Store) {
+	storetest.RunPartitioned(t, func(t *testing.T) (*gorm.DB, store.Store) {
 		return storetest.MigratedSpread(t, testenv.Postgres(t))
+	}, func(t *testing.T) (*gorm.DB, store.Store) {
+		return storetest.MigratedKept(t, testenv.Postgres(t))
 	})
 }

@@ -15,7 +15,7 @@ import (
 
 // ofPartitions are the statements that plain tables do not have, or that read only the catalog or a sequence. Their
 // plans are those of TestPartitionedPlans.
-var ofPartitions = []string{"layoutSQL", "slotsSQL", "currentSlotSQL", "detachedSQL", "beginSlotSQL", "slotTurnSQL",
+var ofPartitions = []string{"layoutSQL", "slotsSQL", "currentSlotSQL", "detachedSQL", "beginSlotSQL", "slotTurnSQL", "noMoreSQL",
 	"newestSQL", "oldestSQL", "knownSQL", "stayingSQL", "rememberSQL", "forgottenSQL", "thinStatusesSQL", "thinSQL",
 	"lastNumberSQL", "rememberAllSQL", "holdersSQL", "keptRowsSQL"}
 

@@ -48,13 +48,15 @@ func RunOn(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store), server
 	})
 }
 
-// RunSpread is Run for a store whose messages are in many partitions. It leaves out what deletes rows, which cleanup
-// drops with their partitions there.
-func RunSpread(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store)) {
-	run(t, open, onPostgres, slices.DeleteFunc(slices.Clone(statementGroups), func(g group) bool {
-		return g.name == "Cleanup" || g.name == "Archive"
-	}))
-	run(t, open, onPostgres, []group{{"Concurrent accepts", acceptRaceTests}, {"Concurrent lanes", laneRaceTests}})
+// RunPartitioned is Run for the partitioned layout. What deletes rows runs where these are those that were kept, because
+// all others go with their partition. Everything else runs on many partitions.
+func RunPartitioned(t *testing.T, spread, kept func(t *testing.T) (*gorm.DB, store.Store)) {
+	deletes := func(g group) bool { return g.name == "Cleanup" || g.name == "Archive" }
+	run(t, spread, onPostgres, slices.DeleteFunc(slices.Clone(statementGroups), deletes))
+	run(t, spread, onPostgres, []group{{"Concurrent accepts", acceptRaceTests}, {"Concurrent lanes", laneRaceTests}})
+	run(t, kept, onPostgres, slices.DeleteFunc(slices.Clone(statementGroups), func(g group) bool { return !deletes(g) }))
+	run(t, kept, onPostgres, []group{{"Cleanup against accept", cleanupRaceTests}, {"Model", modelTests},
+		{"Everything concurrently", modelRaceTests}})
 }
 
 // RunPortable is Run for a store on PostgreSQL with the portable profile.
@@ -511,9 +513,9 @@ func MigratedPortable(t testing.TB, db, own *gorm.DB) (*gorm.DB, store.Store) {
 	return db, opened(t, own, store.Options{TestClock: true, Portable: true})
 }
 
-// MigratedPartitioned is Migrated with the partitioned layout. All rows are in the partitions of what is kept, from
-// which cleanup deletes rows.
-func MigratedPartitioned(t testing.TB, db *gorm.DB) (*gorm.DB, store.Store) {
+// MigratedKept is Migrated with the partitioned layout. All rows are in the partitions of what is kept, from which
+// cleanup deletes rows.
+func MigratedKept(t testing.TB, db *gorm.DB) (*gorm.DB, store.Store) {
 	t.Helper()
 	db, st := partitioned(t, db)
 	require.NoError(t, db.Exec("DROP TABLE inbox_messages_p0, inbox_messages_p1, inbox_handler_statuses_p0, inbox_handler_statuses_p1").Error)
