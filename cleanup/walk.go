@@ -193,10 +193,20 @@ func (r *run) walk(ctx context.Context) error {
 	defer func() { r.held = nil }()
 	req := r.walked.request(r.until, foreign)
 	spans, full := r.walked.plan(r.until, len(foreign) > 0)
-	if r.cfg.Store.Partitioned() {
-		return r.walkPartitions(ctx, req, spans, full)
+	partitioned := false
+	err = r.bounded(ctx, func(ctx context.Context) (err error) {
+		partitioned, err = r.cfg.Store.Partitioned(ctx)
+		return err
+	})
+	switch {
+	case err != nil:
+		err = fmt.Errorf("cleanup: %w", err)
+	case partitioned:
+		err = r.walkPartitions(ctx, req, spans)
+	default:
+		err = r.walkSpans(ctx, req, spans)
 	}
-	if err := r.walkSpans(ctx, req, spans); err != nil {
+	if err != nil {
 		return err
 	}
 	return r.walkEnded(full)
@@ -205,22 +215,19 @@ func (r *run) walk(ctx context.Context) error {
 // walkPartitions first walks what is in partitions that have expired as a whole, and what was kept of earlier ones, and
 // then drops these partitions. If there are several retentions, it also deletes what has passed a shorter one, row by
 // row: rows that have the longest retention are left for the time when their partition has expired.
-func (r *run) walkPartitions(ctx context.Context, req store.CleanupRequest, spans []span, full bool) error {
+func (r *run) walkPartitions(ctx context.Context, req store.CleanupRequest, spans []span) error {
 	err := r.walkSpans(ctx, req, []span{{until: req.Latest()}})
 	if err == nil && r.waitingFor == nil && !r.givenUp && len(r.walked.lengths) > 1 {
 		err = r.walkSpans(ctx, r.walked.shorter(req), spans)
 	}
-	if err == nil && r.waitingFor == nil {
-		err = r.keepPartitions(ctx, req.Earliest())
+	if ctx.Err() == nil && r.waitingFor == nil { // what the walk has left is still known
+		err = errors.Join(err, r.keepPartitions(ctx, req.Earliest()))
 	}
-	if err != nil {
-		return err
-	}
-	return r.walkEnded(full)
+	return err
 }
 
-// A change of partitions waits for the longest open transaction, and all statements behind it, for half a second at
-// most. Within five minutes a busy inbox has a moment for it.
+// A change of partitions waits for the longest open transaction, and all statements behind it, for half a second for
+// each of its locks. Within five minutes a busy inbox has a moment for it.
 const (
 	partitionTries = 30
 	partitionPause = 10 * time.Second
@@ -243,7 +250,7 @@ func (r *run) keepPartitions(ctx context.Context, before time.Time) error {
 	return err
 }
 
-// partitions repeats a request until nothing is left to delete, and where it does not get the locks.
+// partitions repeats a request until nothing is left to read, and where it does not get the locks.
 func (r *run) partitions(ctx context.Context, total *store.PartitionsResult, req store.PartitionsRequest) error {
 	for tries := 1; ; {
 		if err := r.ready(ctx); err != nil {
@@ -262,9 +269,10 @@ func (r *run) partitions(ctx context.Context, total *store.PartitionsResult, req
 			tries, rest = tries+1, partitionPause
 		case err != nil:
 			return fmt.Errorf("cleanup: %w", err)
-		case kept.Deleted == 0:
+		case kept.Next == 0:
 			return nil
 		}
+		req.After = kept.Next
 		if !routine.Sleep(ctx, rest) {
 			return fmt.Errorf("cleanup: %w", ctx.Err())
 		}

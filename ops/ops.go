@@ -93,7 +93,7 @@ func New(db *gorm.DB, configure ...func(o *Options)) (*Ops, error) {
 	a := &access{opts: opts, redactor: redaction.New(opts.Redact), store: st,
 		sealer: sealing.New(opts.Sealer, opts.StatementTimeout), inUse: make(chan struct{}, opts.Connections),
 		auditIDs: &auditIDs{}, denials: &denials{}}
-	a.singles = store.NewSingles(db).Within(a.connected)
+	a.singles = store.NewSingles(db).Following(st).Within(a.connected)
 	search, processes := statusSearch{a}, processes{a}
 	o := &Ops{access: a, statusSearch: search, statusActions: statusActions{search},
 		messageViews: messageViews{search, processes, a}, rejections: rejections{a}, processes: processes,

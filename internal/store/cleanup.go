@@ -82,8 +82,9 @@ type PartitionsRequest struct {
 	Every time.Duration
 	// Now is the time by the clock that gave messages their time.
 	Now time.Time
-	// Limit is how many rows of messages are deleted at most, at least 1.
+	// Limit is how many messages are read at once, at least 1, and After the Next of the call before.
 	Limit int
+	After int64
 }
 
 // PartitionsResult is what was done about partitions.
@@ -91,17 +92,18 @@ type PartitionsResult struct {
 	Dropped int
 	// Moved counts the messages that stay and were moved out of dropped partitions.
 	Moved int
-	// Crowded counts the expired partitions that stay because too many of their messages do. Deleted counts the messages
-	// that were deleted from them, row by row.
+	// Crowded counts the expired partitions that stay because too many of their messages do, or too large ones. Deleted
+	// counts the messages that were deleted from them, row by row. Next is not 0 if there are more to read.
 	Crowded int
 	Deleted int64
+	Next    int64
 	Began   int
 }
 
 // Add adds up what several calls did. Partitions that stay are counted by the last.
 func (r *PartitionsResult) Add(later PartitionsResult) {
 	r.Dropped, r.Moved, r.Began = r.Dropped+later.Dropped, r.Moved+later.Moved, r.Began+later.Began
-	r.Deleted, r.Crowded = r.Deleted+later.Deleted, later.Crowded
+	r.Deleted, r.Crowded, r.Next = r.Deleted+later.Deleted, later.Crowded, later.Next
 }
 
 // Earliest returns the earliest of the cutoffs: that of the longest retention. Zero times, which keep all, do not

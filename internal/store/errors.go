@@ -42,6 +42,10 @@ var ErrCannotListen = errors.New("the pool's driver is not pgx (github.com/jackc
 // ErrNoNotifications means that the database, or the portable profile on PostgreSQL, has no notifications.
 var ErrNoNotifications = errors.New("no notifications pass through this database")
 
+// ErrLayoutChanged means that a statement was made for another layout of the tables than they have by now. It has done
+// nothing, and the next one is made for the layout there is.
+var ErrLayoutChanged = errors.New("the layout of the tables has changed")
+
 // ErrNotReceived means that a Listener did not receive a notification that was sent through the pool.
 var ErrNotReceived = errors.New("a notification sent through the pool did not arrive: " +
 	"a pooler in transaction mode lets none through, and a busy database may be late with it")
@@ -56,6 +60,7 @@ var ErrSharedSession = errors.New("the listening connection has no session of it
 //   - a server that is starting, stopping or read-only after a failover
 //   - deadlocks, serialization failures, lock and statement timeouts
 //   - a busy SQLite file
+//   - a layout of the tables that has changed
 //   - a context that ended
 //
 // After such an error it is unknown whether a commit took place.
@@ -63,8 +68,8 @@ func IsTransient(err error) bool {
 	switch {
 	case err == nil:
 		return false
-	case errors.Is(err, pgxtx.ErrUnconfirmed), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled),
-		errors.Is(err, driver.ErrBadConn), errors.Is(err, sql.ErrConnDone),
+	case errors.Is(err, ErrLayoutChanged), errors.Is(err, pgxtx.ErrUnconfirmed), errors.Is(err, context.DeadlineExceeded),
+		errors.Is(err, context.Canceled), errors.Is(err, driver.ErrBadConn), errors.Is(err, sql.ErrConnDone),
 		// database/sql's error after a context has rolled the transaction back
 		errors.Is(err, sql.ErrTxDone),
 		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
@@ -158,10 +163,10 @@ func IsUniqueViolation(err error) bool {
 	return errors.Is(err, gorm.ErrDuplicatedKey) || has(err, dialect.Duplicate)
 }
 
-// Collided reports whether a transaction was rolled back because of a conflict with another one, or found the SQLite
-// file locked. Retry it at once.
+// Collided reports whether a transaction was rolled back because of a conflict with another one or a change of the
+// layout, or found the SQLite file locked. Retry it at once.
 func Collided(err error) bool {
-	return IsSerialization(err) || IsBusy(err)
+	return IsSerialization(err) || IsBusy(err) || errors.Is(err, ErrLayoutChanged)
 }
 
 // IsSerialization reports whether the server rolled a transaction back because of a serialization failure or a

@@ -98,6 +98,16 @@ type Singles struct {
 	settings []string     // of each statement's transaction, see WithoutJIT
 	unknown  *atomic.Bool // whether the server refuses the settings
 	within   func(ctx context.Context, statement func(context.Context) error) error
+	layouts  Layouts
+}
+
+// Layouts is a store of tables that can have several layouts.
+type Layouts interface {
+	// Layout returns the layout for which the store makes its statements at the moment.
+	Layout() string
+	// Follow reads the tables' layout if a statement that was made for a layout has failed as one for another layout
+	// does. If they have another one, all later statements are made for that, and it returns ErrLayoutChanged.
+	Follow(ctx context.Context, layout string, failure error) error
 }
 
 // NewSingles returns a runner of single statements on db.
@@ -128,19 +138,46 @@ func (s Singles) Within(run func(ctx context.Context, statement func(context.Con
 	return s
 }
 
+// Following returns a runner of the statements that a store makes. Call Pool before the statement's text is made.
+func (s Singles) Following(layouts Layouts) Singles {
+	s.layouts = layouts
+	return s
+}
+
+// Followed runs work, which makes statements, and makes the store follow the layout if they were for another one.
+func (s Singles) Followed(ctx context.Context, work func() error) error {
+	layout := s.layout()
+	return s.follow(ctx, layout, work())
+}
+
+func (s Singles) layout() string {
+	if s.layouts == nil {
+		return ""
+	}
+	return s.layouts.Layout()
+}
+
+func (s Singles) follow(ctx context.Context, layout string, err error) error {
+	if err == nil || s.layouts == nil || errors.Is(err, ErrLayoutChanged) {
+		return err
+	}
+	return s.layouts.Follow(ctx, layout, err)
+}
+
 // Pool returns the pool to pass to Query and Exec.
 func (s Singles) Pool(ctx context.Context) gorm.ConnPool {
 	pool := s.db.WithContext(ctx).Statement.ConnPool
-	if s.dialect.Stated == sql.LevelDefault && s.within == nil { // there is one level
+	if s.dialect.Stated == sql.LevelDefault && s.within == nil && s.layouts == nil { // there is one level
 		return pool
 	}
-	return single{ConnPool: pool, of: s}
+	return single{ConnPool: pool, of: s, layout: s.layout()}
 }
 
 // single is a pool that runs each statement by itself.
 type single struct {
 	gorm.ConnPool
-	of Singles
+	of     Singles
+	layout string // for which the statement was made
 }
 
 // collidingTries bounds how often a statement runs whose transaction the server ends because of others.
@@ -200,13 +237,14 @@ func runAlone(
 	ctx context.Context, pool gorm.ConnPool, changes bool, statement func(context.Context, gorm.ConnPool) error,
 ) error {
 	own, ok := pool.(single)
-	switch {
-	case !ok:
+	if !ok {
 		return statement(ctx, pool)
-	case own.of.within == nil:
-		return own.run(ctx, changes, statement)
 	}
-	return own.of.within(ctx, func(ctx context.Context) error { return own.run(ctx, changes, statement) })
+	run := func(ctx context.Context) error { return own.run(ctx, changes, statement) }
+	if own.of.within == nil {
+		return own.of.follow(ctx, own.layout, run(ctx))
+	}
+	return own.of.follow(ctx, own.layout, own.of.within(ctx, run))
 }
 
 // renewals are when RenewSessions last closed connections of a pool, in Unix seconds. Entries of earlier seconds are

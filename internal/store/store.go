@@ -36,6 +36,7 @@ type Store interface {
 	Markers
 	Publisher
 	Operators
+	Layouts
 
 	// KeepSchema makes all statements from now on name the schema in which the search path of pool's session finds the
 	// tables. No later search path, such as one that a handler sets, then leads them to the tables of another inbox. On
@@ -302,13 +303,14 @@ type Cleaner interface {
 	// DeleteExpired deletes the rows that LoadExpired loaded and nothing else: statuses that are still at their
 	// version, and messages without remaining or new statuses (contract 6.3). Rows that an accept has locked stay.
 	DeleteExpired(ctx context.Context, expired []ExpiredMessage) (CleanupResult, error)
-	// Partitioned reports whether messages and statuses are in partitions of a time. Cleanup then forgets the IDs of
-	// messages in such a partition, so that they are accepted as new ones, and KeepPartitions drops their rows.
-	Partitioned() bool
+	// Partitioned asks the database whether messages and statuses are in partitions of a time. Cleanup then forgets the
+	// IDs of messages in an expired partition, so that they are accepted as new ones, and KeepPartitions drops their rows.
+	Partitioned(ctx context.Context) (bool, error)
 	// KeepPartitions drops partitions of which all messages are older than req.Before and none but a few are still
 	// known, and begins a new one in time. Messages that are still known are moved in the same transaction, with their
-	// statuses, and those with a status that is open again. It waits for locks for half a second at most, and fails
-	// with a transient error if it does not get them. It does nothing to tables without partitions.
+	// statuses, and those with a status that is open again. Others wait for each of its two locks for half a second at
+	// most, and it fails with ErrPartitionsBusy if it does not get them. A partition that cannot be dropped keeps no other.
+	// It does nothing to tables without partitions.
 	KeepPartitions(ctx context.Context, req PartitionsRequest) (PartitionsResult, error)
 	// Clock returns the time by which ages are judged. It is the database's, because a cleaner whose clock is ahead
 	// must not delete young rows (contract 3.5). On SQLite, and with a test's clock, it returns now.

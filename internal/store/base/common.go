@@ -88,8 +88,14 @@ func listArgument[T any](c Common, list []T) any {
 	return list
 }
 
+// Layout returns the only layout that the tables can have.
+func (c Common) Layout() string { return "" }
+
+// Follow returns the failure: the layout is not its cause.
+func (c Common) Follow(_ context.Context, _ string, failure error) error { return failure }
+
 // Partitioned is true on PostgreSQL alone, and there only if the tables were changed so.
-func (c Common) Partitioned() bool { return false }
+func (c Common) Partitioned(context.Context) (bool, error) { return false, nil }
 
 // KeepPartitions does nothing where there are no partitions.
 func (c Common) KeepPartitions(context.Context, store.PartitionsRequest) (r store.PartitionsResult, err error) {

@@ -7,6 +7,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -80,9 +81,16 @@ func (d Database) Within(tx *gorm.DB) Database {
 func (d Database) namesIn(schema string, words []string) *names {
 	naming := d.naming
 	naming.Schema = schema
+	also := func(name string) string {
+		return columns.Quote(strings.TrimSuffix(naming.Messages(), "messages") + name)
+	}
 	tables := []string{
-		"{messages}", columns.Quote(naming.Messages()),
-		"{statuses}", columns.Quote(naming.HandlerStatuses()),
+		"{plain messages}", columns.Quote(naming.Messages()),
+		"{plain statuses}", columns.Quote(naming.HandlerStatuses()),
+		"{parted messages}", also("parted_messages"),
+		"{parted statuses}", also("parted_handler_statuses"),
+		"{message ids}", also("message_ids"),
+		"{lane holders}", also("lane_holders"),
 		"{rejected}", columns.Quote(naming.RejectedMessages()),
 		"{gaps}", columns.Quote(naming.Gaps()),
 		"{requests}", columns.Quote(naming.PartitionRequests()),
@@ -90,28 +98,28 @@ func (d Database) namesIn(schema string, words []string) *names {
 		"{partitions}", columns.Quote(naming.Partitions()),
 		"{locks}", columns.Quote(naming.Locks()),
 		"{workers}", columns.Quote(naming.Workers()),
-		"{worker locks}", columns.Quote(strings.TrimSuffix(naming.Workers(), "workers") + "worker_locks"),
+		"{worker locks}", also("worker_locks"),
 		"{handlers}", columns.Quote(naming.Handlers()),
 		"{markers}", columns.Quote(naming.Markers()),
 		"{audit}", columns.Quote(naming.Audit()),
 		"{meta}", columns.Quote(naming.Meta()),
-		"{message ids}", columns.Quote(strings.TrimSuffix(naming.Messages(), "messages") + "message_ids"),
-		"{lane holders}", columns.Quote(strings.TrimSuffix(naming.Messages(), "messages") + "lane_holders"),
 		// Each table has its own channel, under any schema or search path.
 		"{channel}", "('inbox_' || '" + columns.Quote(naming.HandlerStatuses()) + "'::regclass::oid)",
 		"{latest}", d.latest,
 	}
-	// Words may name tables, too. The first of two words that are alike counts.
-	plain, filled := strings.NewReplacer(tables...), make([]string, len(words), len(words)+len(tables)+2)
-	for i, word := range words {
-		filled[i] = word
-		if i%2 == 1 {
-			filled[i] = plain.Replace(word)
-		}
+	// The first of two words that are alike counts.
+	all := append(append(slices.Clone(words), layoutWords...), tables...)
+	filled := strings.NewReplacer(all...)
+	for i := 1; i < len(all); i += 2 { // the text of a word may have words, which name tables
+		all[i] = filled.Replace(filled.Replace(all[i]))
 	}
-	filled = append(append(filled, tables...), "{ids}", columns.Quote(naming.Messages()))
-	return &names{schema: schema, words: words, Replacer: strings.NewReplacer(filled...)}
+	return &names{schema: schema, words: words, Replacer: strings.NewReplacer(all...)}
 }
+
+// layoutWords are parts of statements in the plain layout, which SetWords may replace. {ids} has the ID, namespace and
+// number of each message that accepts know.
+var layoutWords = []string{"{messages}", "{plain messages}", "{statuses}", "{plain statuses}", "{ids}", "{plain messages}",
+	"{of known ID}", ""}
 
 // SetWords makes all later statements have these texts in place of words in braces. Each word is followed by its text.
 func (d Database) SetWords(words ...string) {

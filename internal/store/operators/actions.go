@@ -160,6 +160,8 @@ func (q Queries) PausedKeys(ctx context.Context, pool gorm.ConnPool, limit int, 
 
 // These use the messages' number and the statuses' primary key.
 const (
+	lockID = `SELECT number FROM {ids} WHERE number = $1 {for update}`
+
 	lockMessage = `
 SELECT id, namespace, type, received_at FROM {messages} WHERE number = $1 {for update}`
 
@@ -174,7 +176,11 @@ DELETE FROM {statuses} AS s WHERE s.message_number = $1 AND s.processing_started
 func (q Queries) DeleteMessage(ctx context.Context, pool gorm.ConnPool, number int64) (
 	deleted *models.Message, statuses []store.ChangedStatus, left int64, err error,
 ) {
-	// Lock the message first, as accepts and cleanup do. An accept that adds statuses waits, and then finds no message.
+	// Lock the message's ID and the message first, as accepts and cleanup do. An accept that adds statuses waits, and then
+	// finds no message.
+	if _, err = q.exec(ctx, pool, lockID, number); err != nil {
+		return nil, nil, 0, err
+	}
 	deleted, err = one(ctx, q, pool, lockMessage, func(rows *sql.Rows, m *models.Message) error {
 		var received store.Stamp
 		err := rows.Scan(&m.ID, &m.Namespace, &m.Type, &received)

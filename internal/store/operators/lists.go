@@ -155,8 +155,8 @@ ORDER BY place`
 // listReceived uses messages_received_at, newest first.
 const listReceived = ofMessages + messagesFound
 
-// listOfMessage uses the messages' primary key.
-const listOfMessage = ofMessages + ` AND id = $15 AND ($16 = '' OR namespace = $16)` + messagesFound
+// listOfMessage uses the messages' primary key. {of known ID} finds them where that is another table's.
+const listOfMessage = ofMessages + ` AND id = $15 AND ($16 = '' OR namespace = $16){of known ID}` + messagesFound
 
 var listOf = map[store.Stage]string{store.StagePoisoned: listPoisoned, store.StageWaiting: listWaiting,
 	store.StageGroup: listGroup, store.StageDue: listDue, store.StageReceived: listReceived,

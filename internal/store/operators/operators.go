@@ -6,6 +6,7 @@ package operators
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"strings"
 	"sync"
 	"time"
@@ -122,16 +123,18 @@ const tries = 3
 
 func (q Queries) Act(ctx context.Context, work func(tx *gorm.DB) error) error {
 	for try := 1; ; try++ {
-		err := pgxtx.Session(q.db.DB.WithContext(ctx), pgxtx.ByDeadline).Transaction(func(tx *gorm.DB) error {
-			if q.form.WritesFirst {
-				if _, err := q.exec(ctx, tx.Statement.ConnPool, beginWriting); err != nil {
-					return err
+		err := q.db.Singles.Followed(ctx, func() error {
+			return pgxtx.Session(q.db.DB.WithContext(ctx), pgxtx.ByDeadline).Transaction(func(tx *gorm.DB) error {
+				if q.form.WritesFirst {
+					if _, err := q.exec(ctx, tx.Statement.ConnPool, beginWriting); err != nil {
+						return err
+					}
 				}
-			}
-			return work(tx)
-		}, q.db.Isolation)
+				return work(tx)
+			}, q.db.Isolation)
+		})
 		store.RenewSessions(q.db.DB, err)
-		if err == nil || try == tries || ctx.Err() != nil || !store.IsSerialization(err) {
+		if err == nil || try == tries || ctx.Err() != nil || !store.IsSerialization(err) && !errors.Is(err, store.ErrLayoutChanged) {
 			return store.WithContextError(ctx, err)
 		}
 	}

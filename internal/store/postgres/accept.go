@@ -94,7 +94,7 @@ SELECT m.id, m.namespace, m.number, m.type, m.source, m.received_at, COALESCE({l
 FROM unnest((SELECT $1::text[]), (SELECT $2::bytea[]), (SELECT $3::text[])) WITH ORDINALITY AS k(id, hash, namespace, position)
 JOIN {known message}
 ORDER BY k.position
-FOR NO KEY UPDATE OF m{and its id}`
+FOR NO KEY UPDATE OF {id and message}`
 
 // acceptKeysSQL reads the statuses of known messages by handler_statuses_pkey. It is a separate statement after the
 // lock, so that its snapshot shows the rows of the accept that held the lock before. LATERAL, kept by OFFSET, forces
@@ -135,11 +135,15 @@ FROM unnest($1::text[]::uuid[], $2::text[], $3::text[], $4::integer[], $5::bigin
 ON CONFLICT (channel, topic, "partition", record_offset, record_timestamp) DO UPDATE SET reason = EXCLUDED.reason WHERE false`
 
 func (p *Store) Accept(ctx context.Context, batch store.AcceptBatch) ([]store.Accepted, error) {
-	results, err := base.AcceptRetrying(ctx, p.acceptTransaction(batch.Messages), p, batch, nil)
-	if err != nil && p.followLayout(ctx, err) {
-		return base.AcceptRetrying(ctx, p.acceptTransaction(batch.Messages), p, batch, nil)
-	}
-	return results, err
+	return base.AcceptRetrying(ctx, p.acceptTransaction(batch.Messages), p, batch, nil)
+}
+
+func (p *Store) AcceptTx(ctx context.Context, tx *gorm.DB, batch store.AcceptBatch) (results []store.Accepted, err error) {
+	err = p.joined(ctx, tx, func(pool gorm.ConnPool) (err error) {
+		results, err = base.Accept(ctx, pool, p, batch)
+		return err
+	})
+	return results, base.Doing("accept", err)
 }
 
 func (p *Store) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage,

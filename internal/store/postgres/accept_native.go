@@ -38,6 +38,10 @@ func (p *Store) Transaction(ctx context.Context, work func(gorm.ConnPool) error)
 }
 
 func (p *Store) transact(ctx context.Context, large bool, work func(gorm.ConnPool) error) error {
+	return p.Singles.Followed(ctx, func() error { return p.transactOnce(ctx, large, work) })
+}
+
+func (p *Store) transactOnce(ctx context.Context, large bool, work func(gorm.ConnPool) error) error {
 	db, ok := sqlDB(p.DB.WithContext(ctx).Statement.ConnPool)
 	if !ok {
 		return p.Database.Transaction(ctx, work)

@@ -15,23 +15,23 @@ import (
 // expiredSQL reads messages by the index on (received_at, number), and their statuses by handler_statuses_pkey, message
 // by message. It uses LATERAL because the planner might otherwise read the whole table for a large batch. It locks
 // nothing, so a message with nothing to delete costs no write, however often it is read. With partitions it reads those
-// below a number, and leaves out messages that a cleanup has forgotten (see layout.go).
+// below a number. Of messages that a cleanup has forgotten (see layout.go) it deletes nothing, and reads no more than of
+// others.
 const expiredSQL = `
 WITH walked AS MATERIALIZED (
-	SELECT number, received_at FROM {messages} m
-	WHERE received_at < $1::timestamptz AND (received_at, number) > ($2::timestamptz, $3::bigint)
-		AND number < $8::bigint AND {remembered}
+	SELECT number, received_at FROM {messages}
+	WHERE received_at < $1::timestamptz AND (received_at, number) > ($2::timestamptz, $3::bigint) AND number < $8::bigint
 	ORDER BY received_at, number
 	LIMIT $4
 )
-SELECT w.number, w.received_at, found.expired > 0 OR found.statuses = 0
-FROM walked w CROSS JOIN LATERAL (
+SELECT m.number, m.received_at, {remembered} AND (found.expired > 0 OR found.statuses = 0)
+FROM walked m CROSS JOIN LATERAL (
 	SELECT count(*) AS statuses, count(*) FILTER (WHERE s.completed_at < COALESCE((
 		SELECT own.cutoff FROM unnest($6::text[], $7::timestamptz[]) AS own(handler_key, cutoff) WHERE own.handler_key = s.handler_key
 	), $5::timestamptz)) AS expired
-	FROM {statuses} s WHERE s.message_number = w.number
+	FROM {statuses} s WHERE s.message_number = m.number
 ) found
-ORDER BY w.received_at, w.number`
+ORDER BY m.received_at, m.number`
 
 // cleanupLockSQL uses the unique index on the messages' numbers. It skips rows that an accept or another cleanup has
 // locked. The next run comes back to that. {ids} are the messages, with partitions the slim table of their IDs.
@@ -154,7 +154,7 @@ func (p *Store) Cleanup(ctx context.Context, req store.CleanupRequest) (store.Cl
 			return err
 		}
 		result.Messages, result.Statuses = counts[0][0], counts[0][1]
-		if err := p.deleteKept(ctx, pool, numbers); err != nil {
+		if err := p.deleteForgotten(ctx, pool, numbers); err != nil {
 			return err
 		}
 		if result.Messages == int64(len(numbers)) {
@@ -235,7 +235,7 @@ func (p *Store) DeleteExpired(ctx context.Context, expired []store.ExpiredMessag
 		if err != nil {
 			return err
 		}
-		return p.deleteKept(ctx, pool, whole)
+		return p.deleteForgotten(ctx, pool, whole)
 	})
 	if err != nil {
 		return store.CleanupResult{}, base.Doing("delete archived messages", err)

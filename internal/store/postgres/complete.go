@@ -114,28 +114,32 @@ func (p *Store) complete(
 func (p *Store) CompleteTx(
 	ctx context.Context, tx *gorm.DB, completions []store.Completion, at time.Time,
 ) ([]bool, error) {
-	pool, err := base.Joined(tx)
-	if err != nil {
-		return nil, base.Doing("complete", err)
-	}
 	if len(completions) != 1 {
-		return p.complete(ctx, pool, completions, at, completeSQL)
+		var applied []bool
+		err := p.joined(ctx, tx, func(pool gorm.ConnPool) (err error) {
+			applied, err = p.complete(ctx, pool, completions, at, completeSQL)
+			return err
+		})
+		return applied, err
 	}
-	c := completions[0]
-	changed, err := store.Exec(ctx, pool, p.Text(completeOneSQL), at.UTC(), c.StatusID, c.Version, string(c.Outcome))
+	c, changed := completions[0], int64(0)
+	err := p.joined(ctx, tx, func(pool gorm.ConnPool) (err error) {
+		changed, err = store.Exec(ctx, pool, p.Text(completeOneSQL), at.UTC(), c.StatusID, c.Version, string(c.Outcome))
+		return err
+	})
 	return []bool{changed == 1}, base.Doing("complete", err)
 }
 
 func (p *Store) CurrentTx(ctx context.Context, tx *gorm.DB, completions []store.Completion) ([]bool, error) {
-	pool, err := base.Joined(tx)
-	if err != nil {
-		return nil, base.Doing("check claims", err)
-	}
 	ids, versions := make([]string, len(completions)), make([]int64, len(completions))
 	for i, c := range completions {
 		ids[i], versions[i] = c.StatusID, c.Version
 	}
-	positions, err := store.Query(ctx, pool, p.Text(currentSQL), store.Value[int], ids, versions)
+	var positions []int
+	err := p.joined(ctx, tx, func(pool gorm.ConnPool) (err error) {
+		positions, err = store.Query(ctx, pool, p.Text(currentSQL), store.Value[int], ids, versions)
+		return err
+	})
 	if err != nil {
 		return nil, base.Doing("check claims", err)
 	}

@@ -2,6 +2,8 @@ package postgres
 
 import (
 	"context"
+	"fmt"
+	"slices"
 
 	"gorm.io/gorm"
 
@@ -15,17 +17,16 @@ import (
 // one they are partitioned by ranges of the message's number. A unique index of theirs must contain the number, so two
 // slim tables have what must be unique at all times: {message ids} has each known ID with its message's number, and
 // {lane holders} each lane with a claimed row, which triggers keep.
+//
+// The partitioned tables have other names, and the plain tables' names are then those of views for people, which can
+// neither be changed nor locked. So a statement that was made for the other layout fails, whoever sends it: none finds
+// nothing, or locks or changes another row. Follow makes all later statements for the layout there is.
 
-// atPlace finds rows by their place in the plain layout. Places are unique within one partition only. A process that
-// does not know yet that the tables have become partitioned finds no row, instead of another one: no row of a
-// partition has the parent's OID.
-const atPlace = `tableoid = '{statuses}'::regclass AND ctid`
-
-// plainWords are the parts of statements in the plain layout.
+// plainWords are the parts of statements in the plain layout, besides those that all dialects have.
 var plainWords = []string{
 	"{ids first}", "", "{number,}", "", "{ids.number,}", "",
 	"{if new}", `ON CONFLICT (id, namespace) DO NOTHING`,
-	"{known message}", `{messages} m ON m.id = k.id AND m.namespace = k.namespace`, "{and its id}", "",
+	"{known message}", `{messages} m ON m.id = k.id AND m.namespace = k.namespace`, "{id and message}", "m",
 	"{remembered}", "true", "{status remembered}", "true",
 }
 
@@ -34,6 +35,7 @@ var plainWords = []string{
 // its ID is known: cleanup forgets it first, and its partition goes later. The sub-select reads message_ids_number, row
 // by row, however many rows the planner expects.
 var partitionedWords = []string{
+	"{messages}", "{parted messages}", "{statuses}", "{parted statuses}", "{ids}", "{message ids}",
 	"{place}", "id", "{at place}", base.OpenSQL + ` AND id`,
 	"{ids first}", `ids AS (
 	INSERT INTO {message ids} (id, namespace)
@@ -44,14 +46,27 @@ var partitionedWords = []string{
 	"{number,}", "number, ", "{ids.number,}", "ids.number, ",
 	"{if new}", `JOIN ids ON ids.id = m.id AND ids.namespace = COALESCE(m.namespace, ($16::text[])[1])`,
 	"{known message}", `{message ids} i ON i.id = k.id AND i.namespace = k.namespace JOIN {messages} m ON m.number = i.number`,
-	"{and its id}", ", i",
+	"{id and message}", "i, m",
+	"{of known ID}", ` AND number IN (SELECT i.number FROM {message ids} i WHERE i.id = $15 AND ($16 = '' OR i.namespace = $16))`,
 	"{remembered}", `(SELECT true FROM {message ids} i WHERE i.number = m.number) IS NOT NULL`,
 	"{status remembered}", `(SELECT true FROM {message ids} i WHERE i.number = s.message_number) IS NOT NULL`,
-	"{ids}", "{message ids}",
 }
 
-// layoutSQL reads the catalog's row of the table by its OID.
-const layoutSQL = `SELECT EXISTS (SELECT FROM pg_class WHERE oid = to_regclass('{statuses}') AND relkind = 'p')`
+// viewsSQL make the views for people. What cleanup has forgotten is not in them, unless an operator has run a status
+// again. A set-returning function keeps a view's rows from being locked.
+var viewsSQL = []string{
+	`CREATE VIEW {plain messages} AS SELECT ` + messageColumnsSQL + ` FROM (
+	SELECT m.*, generate_series(1, 1) FROM {parted messages} m
+	JOIN {message ids} i ON i.number = m.number AND i.id = m.id AND i.namespace = m.namespace
+) known`,
+	`CREATE VIEW {plain statuses} AS SELECT ` + statusColumnsSQL + ` FROM (
+	SELECT s.*, generate_series(1, 1) FROM {parted statuses} s
+	WHERE s.completed_at IS NULL OR EXISTS (SELECT FROM {message ids} i WHERE i.number = s.message_number)
+) known`,
+}
+
+// layoutSQL reads the catalog's row of the table or view by its OID.
+const layoutSQL = `SELECT EXISTS (SELECT FROM pg_class WHERE oid = to_regclass('{plain statuses}') AND relkind = 'v')`
 
 func (p *Store) readLayout(ctx context.Context, pool gorm.ConnPool) (partitioned bool, err error) {
 	found, err := store.Query(ctx, pool, p.Text(layoutSQL), store.Value[bool])
@@ -61,35 +76,68 @@ func (p *Store) readLayout(ctx context.Context, pool gorm.ConnPool) (partitioned
 	return found[0], nil
 }
 
-// Partitioned reports whether the tables are partitioned, as far as this store knows.
-func (p *Store) Partitioned() bool {
-	f := p.profile.Load()
-	return f != nil && f.partitioned
-}
-
-// RefreshLayout reads the layout again. Processes call it at times, so that they follow a change within a heartbeat.
-// Until then their claims find no rows, and their accepts read the layout when they fail.
-func (p *Store) RefreshLayout(ctx context.Context) error {
+// refreshLayout reads the layout again. pool may be in a caller's transaction.
+func (p *Store) refreshLayout(ctx context.Context, pool gorm.ConnPool) error {
 	f := p.profile.Load()
 	if f == nil {
-		return p.choose(ctx, p.Pool(ctx))
+		return p.choose(ctx, pool)
 	}
 	if f.portable {
 		return nil
 	}
-	partitioned, err := p.readLayout(ctx, p.Pool(ctx))
+	partitioned, err := p.readLayout(ctx, pool)
 	if err == nil && partitioned != f.partitioned {
 		p.become(profile{partitioned: partitioned})
 	}
 	return base.Doing("read the tables' layout", err)
 }
 
-// followLayout reads the layout again if a statement has failed as one for the other layout does, and reports whether
-// it has changed: a conflict's index is missing (42P10), or a table (42P01).
-func (p *Store) followLayout(ctx context.Context, failure error) (changed bool) {
-	if state := pgdialect.SQLState(failure); state != "42P10" && state != "42P01" {
-		return false
+// isPartitioned reports for which layout statements are made at the moment.
+func (p *Store) isPartitioned() bool {
+	f := p.profile.Load()
+	return f != nil && f.partitioned
+}
+
+func (p *Store) Partitioned(ctx context.Context) (bool, error) {
+	err := p.refreshLayout(ctx, p.Pool(ctx))
+	return p.isPartitioned(), err
+}
+
+func (p *Store) Layout() string {
+	if p.isPartitioned() {
+		return "partitioned"
 	}
-	before := p.Partitioned()
-	return p.RefreshLayout(ctx) == nil && p.Partitioned() != before
+	return "plain"
+}
+
+// forAnotherLayout reports whether a statement has failed as one for the other layout does: a table is missing (42P01),
+// or a view has no place of a row (42703), cannot be changed (55000) or its rows locked (0A000).
+func forAnotherLayout(failure error) bool {
+	return slices.Contains([]string{"42P01", "42703", "55000", "0A000"}, pgdialect.SQLState(failure))
+}
+
+func (p *Store) Follow(ctx context.Context, layout string, failure error) error {
+	if forAnotherLayout(failure) && p.refreshLayout(ctx, p.DB.WithContext(ctx).Statement.ConnPool) == nil && p.Layout() != layout {
+		return fmt.Errorf("%w: %w", store.ErrLayoutChanged, failure)
+	}
+	return failure
+}
+
+// joined runs work in a caller's transaction. That may have the pool's only connection and is aborted after a failure,
+// so the layout is read by the next one.
+func (p *Store) joined(ctx context.Context, tx *gorm.DB, work func(gorm.ConnPool) error) error {
+	pool, err := base.Joined(tx)
+	if err == nil && p.outdated.Load() {
+		if err = p.refreshLayout(ctx, pool); err == nil {
+			p.outdated.Store(false)
+		}
+	}
+	if err == nil {
+		err = work(pool)
+	}
+	if forAnotherLayout(err) {
+		p.outdated.Store(true)
+		err = fmt.Errorf("%w: %w", store.ErrLayoutChanged, err)
+	}
+	return err
 }

@@ -17,7 +17,7 @@ import (
 // plans are those of TestPartitionedPlans.
 var ofPartitions = []string{"layoutSQL", "slotsSQL", "currentSlotSQL", "detachedSQL", "beginSlotSQL", "slotTurnSQL", "noMoreSQL",
 	"newestSQL", "oldestSQL", "knownSQL", "stayingSQL", "rememberSQL", "forgottenSQL", "thinStatusesSQL", "thinSQL",
-	"lastNumberSQL", "rememberAllSQL", "holdersSQL", "keptRowsSQL"}
+	"bytesSQL", "begunSQL", "followsNotSQL", "aloneSQL", "strayIDsSQL", "lastNumberSQL", "rememberAllSQL", "keptRowsSQL"}
 
 // TestPartitionedPlans proves that no statement of the hot path, nor one that runs while the tables are locked, reads a
 // whole partition.
@@ -30,7 +30,7 @@ func TestPartitionedPlans(t *testing.T) {
 		fmt.Sprintf(`INSERT INTO inbox_handler_statuses (id, message_number, message_id, handler_key, created_at, outcome, completed_at)
 		SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, n, 'm' || n, 'h', now(), '', CASE WHEN n %% 100 > 0 THEN now() END FROM generate_series(1, %d) n`, rows))
 	require.NoError(t, x.store.Partition(t.Context()))
-	require.NoError(t, x.db.Exec(`ANALYZE inbox_messages, inbox_handler_statuses, inbox_message_ids`).Error)
+	require.NoError(t, x.db.Exec(`ANALYZE inbox_parted_messages, inbox_parted_handler_statuses, inbox_message_ids`).Error)
 
 	now, numbers := time.Now(), []int64{1, 2, 3, 100}
 	ids, uuids, keys := []string{"m1", "new", "newer"}, []string{uuid.NewString()}, []string{"h"}
@@ -49,8 +49,10 @@ func TestPartitionedPlans(t *testing.T) {
 			[]string{"inbox_message_ids_number", "inbox_handler_statuses_pkey_p0"}, 50},
 		{"newestSQL", newestSQL, nil, []string{"inbox_messages_received_at_p0"}, 5},
 		{"oldestSQL", oldestSQL, nil, []string{"inbox_messages_received_at_p0"}, 5},
-		{"knownSQL", knownSQL, []any{slotSize, 100}, []string{"inbox_message_ids_number"}, 150},
-		{"stayingSQL", stayingSQL, []any{slotSize, 100}, []string{"inbox_message_ids_number", "inbox_handler_statuses_open_p0"}, 500},
+		{"knownSQL", knownSQL, []any{100}, []string{"inbox_message_ids_number"}, 150},
+		{"stayingSQL", stayingSQL, []any{100}, []string{"inbox_message_ids_number", "inbox_handler_statuses_open_p0"}, 500},
+		{"bytesSQL", bytesSQL, []any{numbers}, []string{"inbox_messages_number_p0"}, 10},
+		{"forgottenSQL", forgottenSQL, []any{100, 0}, []string{"inbox_messages_number_p0", "inbox_message_ids_number"}, 500},
 		{"rememberSQL", rememberSQL, []any{numbers}, []string{"inbox_messages_number_p0"}, 50},
 		{"keptRowsSQL", keptRowsSQL, []any{100}, nil, 10},
 		{"thinSQL", thinSQL, []any{numbers}, []string{"inbox_messages_number_p0"}, 50},
@@ -60,8 +62,8 @@ func TestPartitionedPlans(t *testing.T) {
 			for _, mode := range []string{"force_custom_plan", "force_generic_plan"} {
 				explained := x.explain(t, mode, x.store.ofSlot(each.statement, 0), each.args...)
 				scans := strings.Join(explained.Scans(), "\n") + "\n"
-				require.NotContains(t, scans, "Seq Scan inbox_messages_p0")
-				require.NotContains(t, scans, "Seq Scan inbox_handler_statuses_p0")
+				require.NotContains(t, scans, "Seq Scan inbox_parted_messages_p0")
+				require.NotContains(t, scans, "Seq Scan inbox_parted_handler_statuses_p0")
 				for _, expected := range each.expected {
 					require.Contains(t, scans, expected)
 				}

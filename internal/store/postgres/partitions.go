@@ -23,12 +23,15 @@ import (
 // for long, the current partition goes on taking rows. Up to 900,000 slots are exact as numbers of JavaScript.
 const slotSize = 10_000_000_000
 
-// maxKept is how many messages are moved out of a partition while the tables are locked.
-const maxKept = 1000
+// maxKept and maxKeptBytes bound the messages that are moved out of a partition while the tables are locked.
+const (
+	maxKept      = 1000
+	maxKeptBytes = 16 << 20
+)
 
-// lockWait bounds how long all statements wait behind a change of the partitions. It is shorter than PostgreSQL's
-// deadlock_timeout: if a transaction that waits for us holds what we wait for, we give up before one of its statements
-// fails.
+// lockWait bounds how long all statements wait behind each lock of a change of the partitions. It is shorter than
+// PostgreSQL's deadlock_timeout: if a transaction that waits for us holds what we wait for, we give up before one of its
+// statements fails.
 const lockWait = `SET LOCAL lock_timeout = '500ms'`
 
 // detached is the comment of a partition that cleanup has detached, and noMore that of the IDs' table while Unpartition
@@ -41,7 +44,7 @@ const (
 // These statements read the catalog by the table's OID, or the sequence.
 const (
 	slotsSQL = `
-SELECT c.relname::text FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = to_regclass('{messages}')`
+SELECT c.relname::text FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = to_regclass('{parted messages}')`
 
 	currentSlotSQL = `SELECT COALESCE(pg_sequence_last_value(pg_get_serial_sequence('{message ids}', 'number')::regclass), 0)`
 
@@ -52,12 +55,12 @@ SELECT c.relname::text FROM pg_class p JOIN pg_class c ON c.relnamespace = p.rel
 	AND left(c.relname, length(p.relname) + 2) = p.relname || '_p' AND obj_description(c.oid, 'pg_class') = '` + detached + `'
 WHERE p.oid = to_regclass($1)`
 
-	// beginSlotSQL never sets the sequence back. Whoever does so takes turns with others.
+	// beginSlotSQL never sets the sequence back. Whoever sets it takes turns with others.
 	beginSlotSQL = `
 SELECT setval(pg_get_serial_sequence('{message ids}', 'number')::regclass, $1::bigint)
 WHERE COALESCE(pg_sequence_last_value(pg_get_serial_sequence('{message ids}', 'number')::regclass), 0) < $1::bigint`
 	noMoreSQL   = `SELECT COALESCE(obj_description('{message ids}'::regclass, 'pg_class'), '') = '` + noMore + `'`
-	slotTurnSQL = `SELECT pg_advisory_xact_lock(hashtextextended('{message ids}', 0))`
+	slotTurnSQL = `SELECT pg_advisory_xact_lock(hashtextextended('inbox partitions ' || '{message ids}'::regclass::oid, 0))`
 )
 
 // These statements use the index on (received_at, number) of one partition.
@@ -67,17 +70,21 @@ const (
 )
 
 // inPartition are the numbers of a partition, by its unique index. What was kept of earlier ones is below them.
-const inPartition = `number >= (SELECT min(number) FROM {leaf}) AND number < $1`
+const inPartition = `number BETWEEN (SELECT min(number) FROM {leaf}) AND (SELECT max(number) FROM {leaf})`
 
 // knownSQL uses message_ids_number. Its limit says whether there are too many.
-const knownSQL = `SELECT number FROM {message ids} WHERE ` + inPartition + ` ORDER BY number LIMIT $2`
+const knownSQL = `SELECT number FROM {message ids} WHERE ` + inPartition + ` ORDER BY number LIMIT $1`
+
+// bytesSQL uses the partition's unique index on numbers. It decompresses nothing.
+const bytesSQL = `
+SELECT COALESCE(sum(octet_length(content)::bigint + octet_length(serialized_properties)), 0)::bigint FROM {leaf} WHERE number = ANY ($1::bigint[])`
 
 // stayingSQL also finds the messages with an open status by handler_statuses_open: one that was forgotten may have been
 // run again by an operator.
 const stayingSQL = `
-(SELECT number FROM {message ids} WHERE ` + inPartition + ` LIMIT $2)
+(SELECT number FROM {message ids} WHERE ` + inPartition + ` LIMIT $1)
 UNION
-(SELECT message_number FROM {statuses leaf} WHERE ` + base.OpenSQL + ` LIMIT $2)`
+(SELECT message_number FROM {statuses leaf} WHERE ` + base.OpenSQL + ` LIMIT $1)`
 
 // rememberSQL uses the unique index on the partition's numbers. A known ID is another message's by now.
 const rememberSQL = `
@@ -95,54 +102,54 @@ const (
 // to the partitions of what is kept. These statements use the partition's unique index on numbers and its
 // handler_statuses_pkey.
 var dropSQL = []string{
-	`ALTER TABLE {statuses} DETACH PARTITION {statuses leaf}`,
-	`ALTER TABLE {messages} DETACH PARTITION {leaf}`,
+	`ALTER TABLE {statuses} DETACH PARTITION {statuses leaf}`, `ALTER TABLE {messages} DETACH PARTITION {leaf}`,
 	`COMMENT ON TABLE {statuses leaf} IS '` + detached + `'`, `COMMENT ON TABLE {leaf} IS '` + detached + `'`,
 	`INSERT INTO {messages} (` + messageColumnsSQL + `) SELECT ` + messageColumnsSQL + ` FROM {leaf} WHERE number = ANY ($1::bigint[])`,
 	`INSERT INTO {statuses} (` + statusColumnsSQL + `) SELECT ` + statusColumnsSQL + ` FROM {statuses leaf} WHERE message_number = ANY ($1::bigint[])`,
 }
 
-// keptSQL deletes what was forgotten from the partitions of what is kept, by handler_statuses_pkey and the unique index
-// on numbers.
-var keptSQL = []string{
-	`DELETE FROM {kept statuses} s WHERE s.message_number = ANY ($1::bigint[])
-	AND (SELECT true FROM {message ids} i WHERE i.number = s.message_number) IS NULL`,
-	`DELETE FROM {kept} m WHERE m.number = ANY ($1::bigint[]) AND (SELECT true FROM {message ids} i WHERE i.number = m.number) IS NULL`,
-}
-
 // These statements use the unique index on numbers of one partition, message_ids_number and handler_statuses_pkey.
 // Messages with an open status, which an operator has run again, stay: also if that was after the first statement.
 const (
+	isForgotten  = `(SELECT true FROM {message ids} i WHERE i.number = m.number) IS NULL`
 	forgottenSQL = `
-SELECT number FROM {leaf} m WHERE (SELECT true FROM {message ids} i WHERE i.number = m.number) IS NULL
+WITH read AS MATERIALIZED (SELECT number FROM {leaf} WHERE number > $2 ORDER BY number LIMIT $1)
+SELECT number, ` + isForgotten + `
 	AND NOT EXISTS (SELECT FROM {statuses leaf} s WHERE s.message_number = m.number AND s.completed_at IS NULL OFFSET 0)
-ORDER BY number LIMIT $1`
-	thinStatusesSQL = `DELETE FROM {statuses leaf} WHERE message_number = ANY ($1::bigint[]) AND completed_at IS NOT NULL`
-	thinSQL         = `
-DELETE FROM {leaf} m WHERE m.number = ANY ($1::bigint[])
+FROM read m ORDER BY number`
+	thinStatusesSQL = `
+DELETE FROM {statuses leaf} s WHERE s.message_number = ANY ($1::bigint[]) AND s.completed_at IS NOT NULL
+	AND (SELECT true FROM {message ids} i WHERE i.number = s.message_number) IS NULL`
+	thinSQL = `
+DELETE FROM {leaf} m WHERE m.number = ANY ($1::bigint[]) AND ` + isForgotten + `
 	AND NOT EXISTS (SELECT FROM {statuses leaf} s WHERE s.message_number = m.number OFFSET 0)`
 )
 
 // statusesStorage is what the migration gives the statuses' table, for each of its partitions.
 const statusesStorage = ` WITH (fillfactor = 40, autovacuum_vacuum_scale_factor = 0.01, vacuum_index_cleanup = on)`
 
-// keptSlot stands for the partitions of what is kept.
-const keptSlot = -1
+// keptSlot stands for the partitions of what is kept, and allSlots for all partitions.
+const (
+	keptSlot = -1
+	allSlots = -2
+)
 
 // ofSlot returns a statement for one partition.
 func (p *Store) ofSlot(statement string, slot int64) string {
 	name := func(table, suffix string) string { return strings.TrimSuffix(p.Text(table), `"`) + suffix + `"` }
 	own := "_p" + strconv.FormatInt(slot, 10)
-	if slot == keptSlot {
+	switch slot {
+	case keptSlot:
 		own = "_kept"
+	case allSlots:
+		own = ""
 	}
-	return p.Text(strings.NewReplacer("{leaf}", name("{messages}", own), "{statuses leaf}", name("{statuses}", own),
-		"{kept}", name("{messages}", "_kept"), "{kept statuses}", name("{statuses}", "_kept")).Replace(statement))
+	return p.Text(strings.NewReplacer("{leaf}", name("{parted messages}", own), "{statuses leaf}", name("{parted statuses}", own),
+		"{kept}", name("{parted messages}", "_kept"), "{kept statuses}", name("{parted statuses}", "_kept")).Replace(statement))
 }
 
 // slots returns the partitions from the first to the one that takes new rows.
-func (p *Store) slots(ctx context.Context) (slots []int64, current int64, err error) {
-	pool := p.Pool(ctx)
+func (p *Store) slots(ctx context.Context, pool gorm.ConnPool) (slots []int64, current int64, err error) {
 	names, err := store.Query(ctx, pool, p.Text(slotsSQL), store.Value[string])
 	if err != nil {
 		return nil, 0, err
@@ -176,7 +183,7 @@ func (p *Store) age(ctx context.Context, statement string, slot int64) (time.Tim
 
 // expiredSlots returns the first partitions, of which all messages are older than before and which take no new ones.
 func (p *Store) expiredSlots(ctx context.Context, before time.Time) (expired, rest []int64, err error) {
-	slots, current, err := p.slots(ctx)
+	slots, current, err := p.slots(ctx, p.Pool(ctx))
 	for i, slot := range slots {
 		if err != nil || slot >= current {
 			return slots[:i], slots[i:], err
@@ -190,95 +197,142 @@ func (p *Store) expiredSlots(ctx context.Context, before time.Time) (expired, re
 }
 
 // walkBound returns below which number a cleanup reads messages. Rows of a partition that will be dropped are left
-// alone until all of them have expired, so that each of them is read once.
+// alone until all of them have expired, so that each of them is read once. While Unpartition waits for partitions to go,
+// all are read.
 func (p *Store) walkBound(ctx context.Context, req store.CleanupRequest) (int64, error) {
-	if !p.Partitioned() || req.Live {
+	if !p.isPartitioned() {
 		return math.MaxInt64, nil
 	}
 	_, rest, err := p.expiredSlots(ctx, req.Earliest())
 	if err != nil || len(rest) == 0 {
 		return math.MaxInt64, err
 	}
+	p.droppable.Store(rest[0] * slotSize)
+	if ending, err := p.noMore(ctx); err != nil || ending || req.Live {
+		return math.MaxInt64, err
+	}
 	return rest[0] * slotSize, nil
 }
 
-// deleteKept deletes messages that are forgotten and in no partition that will be dropped.
-func (p *Store) deleteKept(ctx context.Context, pool gorm.ConnPool, numbers []int64) error {
-	if !p.Partitioned() {
+func (p *Store) noMore(ctx context.Context) (bool, error) {
+	found, err := store.Query(ctx, p.Pool(ctx), p.Text(noMoreSQL), store.Value[bool])
+	return err == nil && found[0], err
+}
+
+// deleteForgotten deletes messages that this transaction has forgotten, unless their partition is to be dropped.
+func (p *Store) deleteForgotten(ctx context.Context, pool gorm.ConnPool, numbers []int64) error {
+	if !p.isPartitioned() {
 		return nil
 	}
-	for _, statement := range keptSQL {
-		if _, err := store.Exec(ctx, pool, p.ofSlot(statement, 0), numbers); err != nil {
+	if _, err := p.thinOf(ctx, pool, keptSlot, numbers); err != nil {
+		return err
+	}
+	below := p.droppable.Load()
+	numbers = slices.DeleteFunc(slices.Clone(numbers), func(number int64) bool { return number < below })
+	_, err := p.thinOf(ctx, pool, allSlots, numbers)
+	return err
+}
+
+func (p *Store) thinOf(ctx context.Context, pool gorm.ConnPool, slot int64, numbers []int64) (int64, error) {
+	if len(numbers) == 0 {
+		return 0, nil
+	}
+	if _, err := store.Exec(ctx, pool, p.ofSlot(thinStatusesSQL, slot), numbers); err != nil {
+		return 0, err
+	}
+	return store.Exec(ctx, pool, p.ofSlot(thinSQL, slot), numbers)
+}
+
+// thin deletes what was forgotten from a partition, of at most so many messages after a number. It returns the last
+// number that it has read, or 0 at the end.
+func (p *Store) thin(ctx context.Context, slot, after int64, limit int) (deleted, next int64, err error) {
+	err = p.withoutJIT(ctx, func(pool gorm.ConnPool) error {
+		var numbers []int64
+		read, err := store.Query(ctx, pool, p.ofSlot(forgottenSQL, slot), func(rows *sql.Rows, number *int64) error {
+			var forgotten bool
+			err := rows.Scan(number, &forgotten)
+			if forgotten {
+				numbers = append(numbers, *number)
+			}
+			return err
+		}, limit, after)
+		if err != nil {
+			return err
+		}
+		if next = 0; len(read) == limit {
+			next = read[limit-1]
+		}
+		deleted, err = p.thinOf(ctx, pool, slot, numbers)
+		return err
+	})
+	return deleted, next, err
+}
+
+// KeepPartitions begins a new partition and drops those that have expired.
+func (p *Store) KeepPartitions(ctx context.Context, req store.PartitionsRequest) (r store.PartitionsResult, err error) {
+	if partitioned, err := p.Partitioned(ctx); err != nil || !partitioned {
+		return r, err
+	}
+	began, err := p.beginSlot(ctx, req)
+	if began {
+		r.Began = 1
+	}
+	errs := []error{base.Doing("begin a partition", err), base.Doing("drop a detached partition", p.dropDetached(ctx))}
+	// Of what is kept, most is deleted when it is forgotten. Here goes what was forgotten earlier, and then run again.
+	errs = append(errs, base.Doing("delete what was kept", p.thinKept(ctx, req.Limit, &r)))
+	expired, _, err := p.expiredSlots(ctx, req.Before)
+	errs = append(errs, base.Doing("find expired partitions", err))
+	for i, slot := range expired {
+		if i+1 < len(expired) && expired[i+1]*slotSize <= req.After {
+			r.Crowded++ // an earlier call has read all of it
+			continue
+		}
+		if err = p.endSlot(ctx, slot, req, &r); err != nil {
+			errs = append(errs, fmt.Errorf("drop partition %d: %w", slot, err))
+		}
+		if r.Next != 0 || errors.Is(err, store.ErrPartitionsBusy) || ctx.Err() != nil {
+			break
+		}
+	}
+	return r, errors.Join(errs...)
+}
+
+func (p *Store) thinKept(ctx context.Context, limit int, r *store.PartitionsResult) error {
+	for after := int64(math.MinInt64); after != 0; {
+		deleted, next, err := p.thin(ctx, keptSlot, after, limit)
+		if r.Deleted, after = r.Deleted+deleted, next; err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// KeepPartitions drops the partitions that have expired and begins a new one.
-func (p *Store) KeepPartitions(ctx context.Context, req store.PartitionsRequest) (r store.PartitionsResult, err error) {
-	if err := p.RefreshLayout(ctx); err != nil || !p.Partitioned() {
-		return r, err
-	}
-	if err := p.dropDetached(ctx); err != nil {
-		return r, base.Doing("drop a detached partition", err)
-	}
-	// Of what is kept, most is deleted when it is forgotten. Here goes what was forgotten earlier, and then run again.
-	if r.Deleted, err = p.thin(ctx, keptSlot, req.Limit); err != nil {
-		return r, base.Doing("delete what was kept", err)
-	}
-	expired, _, err := p.expiredSlots(ctx, req.Before)
-	if err != nil {
-		return r, base.Doing("find expired partitions", err)
-	}
-	for _, slot := range expired {
-		known, err := store.Query(ctx, p.Pool(ctx), p.ofSlot(knownSQL, slot), store.Value[int64],
-			(slot+1)*slotSize, maxKept+1)
-		switch {
-		case err != nil:
-			return r, base.Doing("count what stays of a partition", err)
-		case len(known) > maxKept:
-			r.Crowded++
-			deleted, err := p.thin(ctx, slot, req.Limit)
-			if r.Deleted += deleted; err != nil {
-				return r, fmt.Errorf("delete from partition %d: %w", slot, err)
-			}
-			continue
-		}
-		moved, err := p.drop(ctx, slot)
-		if errors.Is(err, errCrowded) {
-			r.Crowded++
-			continue
-		}
-		if err != nil {
-			return r, fmt.Errorf("drop partition %d: %w", slot, err)
-		}
-		r.Dropped, r.Moved = r.Dropped+1, r.Moved+moved
-	}
-	began, err := p.beginSlot(ctx, req)
-	if began {
-		r.Began = 1
-	}
-	return r, base.Doing("begin a partition", err)
-}
-
-// thin deletes messages that were forgotten from a partition that cannot be dropped yet.
-func (p *Store) thin(ctx context.Context, slot int64, limit int) (deleted int64, err error) {
-	err = p.withoutJIT(ctx, func(pool gorm.ConnPool) error {
-		numbers, err := store.Query(ctx, pool, p.ofSlot(forgottenSQL, slot), store.Value[int64], limit)
-		if err != nil || len(numbers) == 0 {
-			return err
-		}
-		if _, err := store.Exec(ctx, pool, p.ofSlot(thinStatusesSQL, slot), numbers); err != nil {
-			return err
-		}
-		deleted, err = store.Exec(ctx, pool, p.ofSlot(thinSQL, slot), numbers)
-		return err
-	})
-	return deleted, err
-}
-
 var errCrowded = errors.New("too many messages of the partition stay")
+
+// endSlot drops an expired partition, or deletes what was forgotten from one that cannot be dropped yet.
+func (p *Store) endSlot(ctx context.Context, slot int64, req store.PartitionsRequest, r *store.PartitionsResult) error {
+	known, err := store.Query(ctx, p.Pool(ctx), p.ofSlot(knownSQL, slot), store.Value[int64], maxKept+1)
+	if err != nil {
+		return err
+	}
+	size, err := store.Query(ctx, p.Pool(ctx), p.ofSlot(bytesSQL, slot), store.Value[int64], append([]int64{}, known...))
+	if err != nil {
+		return err
+	}
+	if len(known) <= maxKept && size[0] <= maxKeptBytes {
+		moved, err := p.drop(ctx, slot)
+		if err == nil {
+			r.Dropped, r.Moved = r.Dropped+1, r.Moved+moved
+		}
+		if !errors.Is(err, errCrowded) {
+			return err
+		}
+	}
+	r.Crowded++
+	deleted, next, err := p.thin(ctx, slot, req.After, req.Limit)
+	r.Deleted, r.Next = r.Deleted+deleted, next
+	return err
+}
 
 // drop detaches a partition in a transaction that moves what stays, and then drops it. The tables are not locked
 // any more while the files of the partition are removed.
@@ -286,12 +340,8 @@ var errCrowded = errors.New("too many messages of the partition stay")
 // All that could add something to a message that is forgotten has found its ID before the ID was deleted, and locked
 // it. So it was committed before, and the message is not forgotten, or its status is open.
 func (p *Store) drop(ctx context.Context, slot int64) (moved int, err error) {
-	err = p.Transaction(ctx, func(pool gorm.ConnPool) error {
-		if err := p.lockTables(ctx, pool); err != nil {
-			return err
-		}
-		staying, err := store.Query(ctx, pool, p.ofSlot(stayingSQL, slot), store.Value[int64],
-			(slot+1)*slotSize, maxKept+1)
+	err = p.locked(ctx, func(pool gorm.ConnPool) error {
+		staying, err := store.Query(ctx, pool, p.ofSlot(stayingSQL, slot), store.Value[int64], maxKept+1)
 		if err != nil {
 			return err
 		}
@@ -322,6 +372,21 @@ func (p *Store) drop(ctx context.Context, slot int64) (moved int, err error) {
 	return moved, p.dropDetached(ctx)
 }
 
+// locked runs work in a transaction that has locked both tables. It fails with store.ErrPartitionsBusy without its
+// locks, or without one that the work takes.
+func (p *Store) locked(ctx context.Context, work func(gorm.ConnPool) error) error {
+	err := p.Transaction(ctx, func(pool gorm.ConnPool) error {
+		if err := p.lockTables(ctx, pool); err != nil {
+			return err
+		}
+		return work(pool)
+	})
+	if state := pgdialect.SQLState(err); state == "55P03" || state == "40P01" { // lock not available, or a deadlock
+		return fmt.Errorf("%w: %w", store.ErrPartitionsBusy, err)
+	}
+	return err
+}
+
 // lockTables locks both tables until the transaction ends, in the order in which accepts do. First it keeps autovacuum
 // away from them and their partitions, which no program waits for: a server ends an autovacuum that it waits for only
 // after deadlock_timeout, which is longer than lockWait.
@@ -329,11 +394,7 @@ func (p *Store) lockTables(ctx context.Context, pool gorm.ConnPool) error {
 	for _, statement := range []string{`SET LOCAL lock_timeout = '5s'`,
 		`LOCK TABLE {messages}, {statuses} IN SHARE UPDATE EXCLUSIVE MODE`, lockWait, `LOCK TABLE ONLY {messages} IN ACCESS EXCLUSIVE MODE`,
 		`LOCK TABLE ONLY {statuses} IN ACCESS EXCLUSIVE MODE`} {
-		_, err := store.Exec(ctx, pool, p.Text(statement))
-		if pgdialect.SQLState(err) == "55P03" { // lock not available
-			return fmt.Errorf("%w: %w", store.ErrPartitionsBusy, err)
-		}
-		if err != nil {
+		if _, err := store.Exec(ctx, pool, p.Text(statement)); err != nil {
 			return err
 		}
 	}
@@ -341,31 +402,25 @@ func (p *Store) lockTables(ctx context.Context, pool gorm.ConnPool) error {
 }
 
 // dropDetached drops partitions that were detached. What stays of them was moved with that. Statuses go first: those of
-// the plain layout refer to their messages.
+// the plain layout refer to their messages. A table on which others depend stays, and keeps no other.
 func (p *Store) dropDetached(ctx context.Context) error {
-	for _, table := range []string{"{statuses}", "{messages}"} {
-		names, err := store.Query(ctx, p.Pool(ctx), detachedSQL, store.Value[string], p.Text(table))
-		if err != nil {
-			return err
-		}
+	var errs []error
+	for _, of := range [][2]string{{"{parted statuses}", "{statuses leaf}"}, {"{parted messages}", "{leaf}"}} {
+		names, err := store.Query(ctx, p.Pool(ctx), detachedSQL, store.Value[string], p.Text(of[0]))
+		errs = append(errs, err)
 		for _, slot := range slotsOf(names) {
-			leaf := `DROP TABLE IF EXISTS {leaf}`
-			if table == "{statuses}" {
-				leaf = `DROP TABLE IF EXISTS {statuses leaf}`
-			}
-			if _, err := store.Exec(ctx, p.Pool(ctx), p.ofSlot(leaf, slot)); err != nil {
-				return err
-			}
+			_, err := store.Exec(ctx, p.Pool(ctx), p.ofSlot(`DROP TABLE IF EXISTS `+of[1], slot))
+			errs = append(errs, err)
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // newSlotSQL makes the next partition.
 var newSlotSQL = []string{
-	`CREATE TABLE IF NOT EXISTS {leaf} PARTITION OF {messages} FOR VALUES FROM ({start}) TO ({next})`,
-	`CREATE TABLE IF NOT EXISTS {statuses leaf} PARTITION OF {statuses} FOR VALUES FROM ({start}) TO ({next})` + statusesStorage,
-	granted("{messages}", "{statuses}", "{leaf}", "{statuses leaf}"),
+	`CREATE TABLE IF NOT EXISTS {leaf} PARTITION OF {parted messages} FOR VALUES FROM ({start}) TO ({next})`,
+	`CREATE TABLE IF NOT EXISTS {statuses leaf} PARTITION OF {parted statuses} FOR VALUES FROM ({start}) TO ({next})` + statusesStorage,
+	granted("{parted messages}", "{parted statuses}", "{leaf}", "{statuses leaf}"),
 }
 
 // makeSlot makes a partition, in a transaction that has locked the tables.
@@ -383,24 +438,18 @@ func (p *Store) makeSlot(ctx context.Context, pool gorm.ConnPool, slot int64) er
 // beginSlot makes the next partition and then sets the sequence to it, if the current one has rows for long enough. The
 // sequence does not roll back, so the partition is committed first.
 func (p *Store) beginSlot(ctx context.Context, req store.PartitionsRequest) (bool, error) {
-	_, current, err := p.slots(ctx)
+	_, current, err := p.slots(ctx, p.Pool(ctx))
 	if err != nil || req.Every <= 0 {
 		return false, err
 	}
-	noMore, err := store.Query(ctx, p.Pool(ctx), p.Text(noMoreSQL), store.Value[bool])
-	if err != nil || noMore[0] {
+	if ending, err := p.noMore(ctx); err != nil || ending {
 		return false, err
 	}
 	oldest, err := p.age(ctx, oldestSQL, current)
 	if err != nil || oldest.IsZero() || req.Now.Sub(oldest) < req.Every {
 		return false, err
 	}
-	err = p.Transaction(ctx, func(pool gorm.ConnPool) error {
-		if err := p.lockTables(ctx, pool); err != nil {
-			return err
-		}
-		return p.makeSlot(ctx, pool, current+1)
-	})
+	err = p.locked(ctx, func(pool gorm.ConnPool) error { return p.makeSlot(ctx, pool, current+1) })
 	if err != nil {
 		return false, err
 	}

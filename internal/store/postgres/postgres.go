@@ -29,6 +29,10 @@ type Store struct {
 	large  int // size of contents, in bytes, from which on an accept calls pgx directly
 	// profile is nil until the server was asked what it is, see choose.
 	profile *atomic.Pointer[profile]
+	// outdated says that the last statement in a caller's transaction was made for another layout.
+	outdated *atomic.Bool
+	// droppable is below which number partitions had expired when a cleanup last looked.
+	droppable *atomic.Int64
 }
 
 // New returns a store for the tables of naming in db.
@@ -37,8 +41,10 @@ func New(db *gorm.DB, naming models.Naming, options store.Options) (*Store, erro
 	if err != nil {
 		return nil, err
 	}
-	p := &Store{Queries: operators.New(tables, operatorsForm), large: largeContents, origin: uuid.NewString(),
-		profile: new(atomic.Pointer[profile])}
+	p := &Store{large: largeContents, origin: uuid.NewString(), profile: new(atomic.Pointer[profile]),
+		outdated: new(atomic.Bool), droppable: new(atomic.Int64)}
+	tables.Singles = tables.Singles.Following(p)
+	p.Queries = operators.New(tables, operatorsForm)
 	p.Common = base.NewCommon(tables, p, statements(), operatorsForm.Form)
 	if p.SetWords(profile{}.words()...); options.Portable {
 		p.become(forced)

@@ -53,7 +53,7 @@ func (f profile) words() []string {
 	if f.partitioned {
 		return append(native, partitionedWords...)
 	}
-	return append(append(native, "{place}", "ctid", "{at place}", atPlace), plainWords...)
+	return append(append(native, "{place}", "ctid", "{at place}", "ctid"), plainWords...)
 }
 
 // The portable profile finds markers by the array of their messages, which the planner takes for a short one, and among

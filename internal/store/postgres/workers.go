@@ -89,9 +89,6 @@ func (p *Store) Heartbeat(ctx context.Context, w store.Worker, _ time.Time) erro
 	if err == nil && written == 0 {
 		err = store.ErrWorkerReleased
 	}
-	if err == nil {
-		err = p.RefreshLayout(ctx)
-	}
 	return base.Doing("heartbeat", err)
 }
 

@@ -271,8 +271,8 @@ var claimTests = []test{
 		s.accept(message("m1", "mail"), ordered("m2", "k", "stock"))
 		if of, err := dialects.Of(s.db); err == nil && of.CreateSchema != nil { // PostgreSQL and MySQL
 			cascade := `ALTER TABLE inbox_handler_statuses DROP CONSTRAINT inbox_handler_statuses_message_fk`
-			if s.store.Partitioned() {
-				cascade = `DROP TRIGGER inbox_forget ON inbox_messages`
+			if s.partitioned() {
+				cascade = `DROP TRIGGER inbox_cascade ON inbox_messages`
 			}
 			require.NoError(s, s.db.Exec(cascade).Error)
 			require.NoError(s, s.db.Exec(`DELETE FROM inbox_messages`).Error)

@@ -208,7 +208,7 @@ var actionTests = []test{
 		numbers, tx, operator := s.numbers("b", "a"), s.begin(), s.begin()
 		pool, done := s.poolOf(operator), make(chan error, 1)
 		table := "inbox_messages"
-		if s.store.Partitioned() {
+		if s.partitioned() {
 			table = "inbox_message_ids"
 		}
 		s.lock(tx, table, "id = 'a'")

@@ -6,6 +6,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -518,7 +519,8 @@ func MigratedPortable(t testing.TB, db, own *gorm.DB) (*gorm.DB, store.Store) {
 func MigratedKept(t testing.TB, db *gorm.DB) (*gorm.DB, store.Store) {
 	t.Helper()
 	db, st := partitioned(t, db)
-	require.NoError(t, db.Exec("DROP TABLE inbox_messages_p0, inbox_messages_p1, inbox_handler_statuses_p0, inbox_handler_statuses_p1").Error)
+	require.NoError(t, db.Exec(`DROP TABLE inbox_parted_messages_p0, inbox_parted_messages_p1,
+		inbox_parted_handler_statuses_p0, inbox_parted_handler_statuses_p1`).Error)
 	return db, st
 }
 
@@ -528,7 +530,7 @@ func MigratedSpread(t testing.TB, db *gorm.DB) (*gorm.DB, store.Store) {
 	t.Helper()
 	db, st := partitioned(t, db)
 	for slot := int64(2); slot <= 10; slot++ {
-		for table := range strings.FieldsSeq("inbox_messages inbox_handler_statuses") {
+		for table := range strings.FieldsSeq("inbox_parted_messages inbox_parted_handler_statuses") {
 			require.NoError(t, db.Exec(fmt.Sprintf("CREATE TABLE %[1]s_p%[2]d PARTITION OF %[1]s FOR VALUES FROM (%[2]d0000000000) TO (%[3]d0000000000)",
 				table, slot, slot+1)).Error)
 		}
@@ -541,8 +543,29 @@ func partitioned(t testing.TB, db *gorm.DB) (*gorm.DB, store.Store) {
 	t.Helper()
 	db, st := Migrated(t, db)
 	require.NoError(t, st.(interface{ Partition(context.Context) error }).Partition(t.Context()))
-	require.True(t, st.Partitioned())
+	found, err := st.Partitioned(t.Context())
+	require.NoError(t, err)
+	require.True(t, found)
+	// The tests name the plain tables in their statements.
+	plain := regexp.MustCompile(`\binbox_(messages|handler_statuses)\b`)
+	rename := func(db *gorm.DB) {
+		text := plain.ReplaceAllString(db.Statement.SQL.String(), "inbox_parted_$1")
+		db.Statement.SQL.Reset()
+		db.Statement.SQL.WriteString(text)
+	}
+	require.NoError(t, db.Callback().Raw().Before("gorm:raw").Register("parted", rename))
+	require.NoError(t, db.Callback().Query().Before("gorm:query").Register("parted", rename))
+	require.NoError(t, db.Callback().Row().Before("gorm:row").Register("parted", rename))
+	require.NoError(t, db.Callback().Update().Before("gorm:update").Register("parted", func(db *gorm.DB) {
+		db.Statement.Table = plain.ReplaceAllString(db.Statement.Table, "inbox_parted_$1")
+	}))
 	return db, st
+}
+
+func (s *suite) partitioned() bool {
+	found, err := s.store.Partitioned(s.ctx)
+	require.NoError(s, err)
+	return found
 }
 
 func opened(t testing.TB, db *gorm.DB, options store.Options) store.Store {
