@@ -90,8 +90,8 @@ func partition(ctx context.Context, ib *ours.Inbox, n int) error {
 	const size = 10_000_000_000
 	db := ib.DB.WithContext(ctx)
 	for slot := 2; slot < n; slot++ {
-		for table, storage := range map[string]string{ib.Tables().Messages(): "",
-			ib.Tables().HandlerStatuses(): " WITH (fillfactor = 40, autovacuum_vacuum_scale_factor = 0.01, vacuum_index_cleanup = on)"} {
+		for table, storage := range map[string]string{"inbox_parted_messages": "",
+			"inbox_parted_handler_statuses": " WITH (fillfactor = 40, autovacuum_vacuum_scale_factor = 0.01, vacuum_index_cleanup = on)"} {
 			err := db.Exec(fmt.Sprintf("CREATE TABLE %s_p%d PARTITION OF %[1]s FOR VALUES FROM (%[3]d) TO (%[4]d)%[5]s",
 				table, slot, slot*size, (slot+1)*size, storage)).Error
 			if err != nil {

@@ -154,7 +154,7 @@ func newMigratePartition(a *app) *cobra.Command {
 		Long: `Gives the tables on PostgreSQL the partitioned layout, while programs use them.
 docs/partitions.md says when that pays, and what it costs. Run it as the owner of
 the tables. It reads all messages' IDs and builds two indexes, so set a --timeout of
-hours for large tables. Repeat it after an error: it goes on. On tables that have
+hours for large tables. Repeat it after an error: it begins anew. On tables that have
 this layout it grants the roles that use them what they need, so run it again after
 "inboxctl grants".
 

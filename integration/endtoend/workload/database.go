@@ -224,8 +224,8 @@ CREATE FUNCTION know_status() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 	INSERT INTO known_statuses SELECT (NEW).*;
 	RETURN NULL;
 END $$`, `
-CREATE TRIGGER know_message AFTER INSERT ON inbox_messages FOR EACH ROW EXECUTE FUNCTION know_message()`, `
-CREATE TRIGGER know_status AFTER INSERT OR UPDATE ON inbox_handler_statuses FOR EACH ROW EXECUTE FUNCTION know_status()`, `
+CREATE TRIGGER know_message AFTER INSERT ON inbox_parted_messages FOR EACH ROW EXECUTE FUNCTION know_message()`, `
+CREATE TRIGGER know_status AFTER INSERT OR UPDATE ON inbox_parted_handler_statuses FOR EACH ROW EXECUTE FUNCTION know_status()`, `
 CREATE VIEW deleted_messages AS SELECT * FROM known_messages k
 	WHERE NOT EXISTS (SELECT FROM inbox_messages m WHERE m.number = k.number)`, `
 CREATE VIEW deleted_statuses AS SELECT * FROM known_statuses k

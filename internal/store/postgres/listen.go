@@ -281,7 +281,7 @@ func (l *listener) ping(ctx context.Context, timeout time.Duration) error {
 }
 
 // errTableReplaced ends a listener, so that the next one listens for the table there is now.
-var errTableReplaced = errors.New("the statuses' table was dropped and created again")
+var errTableReplaced = errors.New("the statuses' table was replaced")
 
 // end stops listening. Closing the connection does that too, except for a session that a pooler keeps, in case alone
 // has not detected the pooler. end then runs UNLISTEN repeatedly, a bounded number of times, until it reaches that

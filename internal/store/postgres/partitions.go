@@ -277,7 +277,7 @@ func (p *Store) KeepPartitions(ctx context.Context, req store.PartitionsRequest)
 	if began {
 		r.Began = 1
 	}
-	errs := []error{base.Doing("begin a partition", err), base.Doing("drop a detached partition", p.dropDetached(ctx))}
+	errs := []error{base.Doing("begin a partition", err)}
 	// Of what is kept, most is deleted when it is forgotten. Here goes what was forgotten earlier, and then run again.
 	errs = append(errs, base.Doing("delete what was kept", p.thinKept(ctx, req.Limit, &r)))
 	expired, _, err := p.expiredSlots(ctx, req.Before)
@@ -294,6 +294,7 @@ func (p *Store) KeepPartitions(ctx context.Context, req store.PartitionsRequest)
 			break
 		}
 	}
+	errs = append(errs, base.Doing("drop a detached partition", p.dropDetached(ctx)))
 	return r, errors.Join(errs...)
 }
 
@@ -334,8 +335,8 @@ func (p *Store) endSlot(ctx context.Context, slot int64, req store.PartitionsReq
 	return err
 }
 
-// drop detaches a partition in a transaction that moves what stays, and then drops it. The tables are not locked
-// any more while the files of the partition are removed.
+// drop detaches a partition in a transaction that moves what stays. The tables are not locked any more while its files
+// are removed (dropDetached).
 //
 // All that could add something to a message that is forgotten has found its ID before the ID was deleted, and locked
 // it. So it was committed before, and the message is not forgotten, or its status is open.
@@ -366,10 +367,7 @@ func (p *Store) drop(ctx context.Context, slot int64) (moved int, err error) {
 		moved = len(staying)
 		return nil
 	})
-	if err != nil {
-		return 0, err
-	}
-	return moved, p.dropDetached(ctx)
+	return moved, err
 }
 
 // locked runs work in a transaction that has locked both tables. It fails with store.ErrPartitionsBusy without its

@@ -442,7 +442,7 @@ SELECT count(*), count(*) FILTER (WHERE forgotten) FROM (SELECT ` + isForgotten 
 // has begun, and checks what an earlier call could not.
 func (p *Store) Unpartition(ctx context.Context) error { return p.repartition(ctx, p.unpartition) }
 
-func (p *Store) unpartition(ctx context.Context, alone gorm.ConnPool) (err error) {
+func (p *Store) unpartition(ctx context.Context, alone gorm.ConnPool) error {
 	text := func(statements ...string) []string { return p.layoutTexts(statements, 0, 0) }
 	if !p.isPartitioned() {
 		begun, err := store.Query(ctx, alone, p.Text(begunSQL), store.Value[bool])
@@ -468,13 +468,6 @@ func (p *Store) unpartition(ctx context.Context, alone gorm.ConnPool) (err error
 		return err
 	}
 	text = func(statements ...string) []string { return p.layoutTexts(statements, current, 0) }
-	defer func() {
-		if err != nil { // an accept must not meet these indexes for longer than needed
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
-			defer cancel()
-			_ = run(ctx, p.DB.WithContext(ctx).Statement.ConnPool, text(dropPlainIndexesSQL...))
-		}
-	}()
 	if err := run(ctx, alone, text(slices.Concat(dropPlainIndexesSQL, plainIndexesSQL)...)); err != nil {
 		return base.Doing("prepare the table", err)
 	}

@@ -556,9 +556,10 @@ func partitioned(t testing.TB, db *gorm.DB) (*gorm.DB, store.Store) {
 	require.NoError(t, db.Callback().Raw().Before("gorm:raw").Register("parted", rename))
 	require.NoError(t, db.Callback().Query().Before("gorm:query").Register("parted", rename))
 	require.NoError(t, db.Callback().Row().Before("gorm:row").Register("parted", rename))
-	require.NoError(t, db.Callback().Update().Before("gorm:update").Register("parted", func(db *gorm.DB) {
-		db.Statement.Table = plain.ReplaceAllString(db.Statement.Table, "inbox_parted_$1")
-	}))
+	direct := func(db *gorm.DB) { db.Statement.Table = plain.ReplaceAllString(db.Statement.Table, "inbox_parted_$1") }
+	require.NoError(t, db.Callback().Create().Before("gorm:create").Register("parted", direct))
+	require.NoError(t, db.Callback().Update().Before("gorm:update").Register("parted", direct))
+	require.NoError(t, db.Callback().Delete().Before("gorm:delete").Register("parted", direct))
 	return db, st
 }
 

@@ -106,7 +106,7 @@ func inboxesSQL(limit int) string {
 		FROM pg_class s
 		JOIN pg_namespace n ON n.oid = s.relnamespace
 		JOIN pg_class m ON m.relname = left(s.relname, -length('handler_statuses')) || 'meta' AND m.relnamespace = s.relnamespace
-		WHERE s.relname LIKE '%%handler\_statuses' AND s.relkind IN ('r', 'p') AND n.nspname NOT LIKE 'pg\_%%'
+		WHERE s.relname LIKE '%%handler\_statuses' AND s.relkind IN ('r', 'v') AND n.nspname NOT LIKE 'pg\_%%'
 			AND (SELECT count(*) FROM pg_attribute a WHERE a.attrelid = m.oid AND a.attname IN ('key', 'value')) = 2
 		ORDER BY 1, 2 LIMIT %d`, limit)
 }
