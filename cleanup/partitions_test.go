@@ -80,8 +80,8 @@ func TestCleanerThatNeverRanSeesPartitions(t *testing.T) {
 		require.NoError(t, err)
 		options := cleanup.DefaultOptions()
 		options.Retention = time.Hour
-		c, err := cleanup.New(cleanup.Config{Store: st, Options: options, EveryHandler: true, StatementTimeout: testenv.Patience,
-			Clock: clock, Logger: zap.NewNop()})
+		c, err := cleanup.New(cleanup.Config{Store: st, Options: options, EveryHandler: true,
+			StatementTimeout: testenv.Patience, Clock: clock, Logger: zap.NewNop()})
 		require.NoError(t, err)
 		deleted, err := c.Clean(t.Context())
 		require.NoError(t, err)

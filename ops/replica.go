@@ -165,7 +165,8 @@ func (o *Ops) readingFrom(db *gorm.DB, connections int) (*replica, error) {
 	}
 	limit := &access{opts: o.opts, inUse: make(chan struct{}, connections)}
 	a := *o.access
-	a.singles, a.copied = store.NewSingles(db.Session(&gorm.Session{NewDB: true})).Following(o.store).Within(limit.connected), true
+	singles := store.NewSingles(db.Session(&gorm.Session{NewDB: true})).Following(o.store)
+	a.singles, a.copied = singles.Within(limit.connected), true
 	a.singles.StateIsolation() // a hot standby refuses SERIALIZABLE, which may be the default
 	on, search := *o, statusSearch{&a}
 	on.access, on.statusSearch, on.rejections, on.auditLog = &a, search, rejections{&a}, auditLog{&a}

@@ -31,7 +31,8 @@ start. Without it, use these commands before you deploy the application.`,
   inboxctl migrate print --dialect postgres --schema orders`,
 		Args: unknownCommand, RunE: showHelp,
 	}
-	cmd.AddCommand(newMigrateUp(a), newMigrateStatus(a), newMigratePrint(a), newMigratePartition(a), newMigrateUnpartition(a))
+	cmd.AddCommand(newMigrateUp(a), newMigrateStatus(a), newMigratePrint(a), newMigratePartition(a),
+		newMigrateUnpartition(a))
 	return cmd
 }
 

@@ -65,8 +65,8 @@ type ExpiredMessage struct {
 	Stays bool
 }
 
-// ErrPartitionsLeft says that there are too many partitions, or too many messages that were kept of earlier ones, to make
-// one table of them.
+// ErrPartitionsLeft says that there are too many partitions, or too many messages that were kept of earlier ones, to
+// make one table of them.
 var ErrPartitionsLeft = errors.New("partitions are left")
 
 // ErrPartitionsBusy says that transactions were open for longer than a change of partitions lets others wait. It can be

@@ -309,8 +309,8 @@ type Cleaner interface {
 	// KeepPartitions drops partitions of which all messages are older than req.Before and none but a few are still
 	// known, and begins a new one in time. Messages that are still known are moved in the same transaction, with their
 	// statuses, and those with a status that is open again. Others wait for each of its two locks for half a second at
-	// most, and it fails with ErrPartitionsBusy if it does not get them. A partition that cannot be dropped keeps no other.
-	// It does nothing to tables without partitions.
+	// most, and it fails with ErrPartitionsBusy if it does not get them. A partition that cannot be dropped keeps no
+	// other. It does nothing to tables without partitions.
 	KeepPartitions(ctx context.Context, req PartitionsRequest) (PartitionsResult, error)
 	// Clock returns the time by which ages are judged. It is the database's, because a cleaner whose clock is ahead
 	// must not delete young rows (contract 3.5). On SQLite, and with a test's clock, it returns now.

@@ -209,8 +209,8 @@ END`,
 	},
 }
 
-// ofPartitions keeps all rows as they are, because no trigger sees what goes with a partition. What a partition's end has
-// moved is inserted once more.
+// ofPartitions keeps all rows as they are, because no trigger sees what goes with a partition. What a partition's end
+// has moved is inserted once more.
 var ofPartitions = []string{`
 CREATE TABLE known_messages (LIKE inbox_messages, PRIMARY KEY (number))`, `
 CREATE INDEX ON known_messages (id)`, `

@@ -134,7 +134,8 @@ func (q Queries) Act(ctx context.Context, work func(tx *gorm.DB) error) error {
 			}, q.db.Isolation)
 		})
 		store.RenewSessions(q.db.DB, err)
-		if err == nil || try == tries || ctx.Err() != nil || !store.IsSerialization(err) && !errors.Is(err, store.ErrLayoutChanged) {
+		again := store.IsSerialization(err) || errors.Is(err, store.ErrLayoutChanged)
+		if err == nil || try == tries || ctx.Err() != nil || !again {
 			return store.WithContextError(ctx, err)
 		}
 	}

@@ -138,7 +138,9 @@ func (p *Store) Accept(ctx context.Context, batch store.AcceptBatch) ([]store.Ac
 	return base.AcceptRetrying(ctx, p.acceptTransaction(batch.Messages), p, batch, nil)
 }
 
-func (p *Store) AcceptTx(ctx context.Context, tx *gorm.DB, batch store.AcceptBatch) (results []store.Accepted, err error) {
+func (p *Store) AcceptTx(
+	ctx context.Context, tx *gorm.DB, batch store.AcceptBatch,
+) (results []store.Accepted, err error) {
 	err = p.joined(ctx, tx, func(pool gorm.ConnPool) (err error) {
 		results, err = base.Accept(ctx, pool, p, batch)
 		return err

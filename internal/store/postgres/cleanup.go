@@ -15,8 +15,8 @@ import (
 // expiredSQL reads messages by the index on (received_at, number), and their statuses by handler_statuses_pkey, message
 // by message. It uses LATERAL because the planner might otherwise read the whole table for a large batch. It locks
 // nothing, so a message with nothing to delete costs no write, however often it is read. With partitions it reads those
-// below a number. Of messages that a cleanup has forgotten (see layout.go) it deletes nothing, and reads no more than of
-// others.
+// below a number. Of messages that a cleanup has forgotten (see layout.go) it deletes nothing, and reads no more than
+// of others.
 const expiredSQL = `
 WITH walked AS MATERIALIZED (
 	SELECT number, received_at FROM {messages}

@@ -117,7 +117,8 @@ func forAnotherLayout(failure error) bool {
 }
 
 func (p *Store) Follow(ctx context.Context, layout string, failure error) error {
-	if forAnotherLayout(failure) && p.refreshLayout(ctx, p.DB.WithContext(ctx).Statement.ConnPool) == nil && p.Layout() != layout {
+	if forAnotherLayout(failure) && p.refreshLayout(ctx, p.DB.WithContext(ctx).Statement.ConnPool) == nil &&
+		p.Layout() != layout {
 		return fmt.Errorf("%w: %w", store.ErrLayoutChanged, failure)
 	}
 	return failure

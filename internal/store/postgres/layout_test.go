@@ -222,7 +222,8 @@ func TestCleanupReadsAndDeletesInParts(t *testing.T) {
 	require.NoError(t, p.db.Exec("CREATE VIEW v AS SELECT * FROM inbox_parted_messages_p2").Error)
 	for began := range 2 {
 		at := noon.Add(time.Duration(4+2*began) * time.Hour)
-		kept, err = p.store.KeepPartitions(t.Context(), store.PartitionsRequest{Before: at.Add(-time.Hour), Every: time.Hour, Now: at, Limit: 10})
+		kept, err = p.store.KeepPartitions(t.Context(),
+			store.PartitionsRequest{Before: at.Add(-time.Hour), Every: time.Hour, Now: at, Limit: 10})
 		require.ErrorContains(t, err, "drop a detached partition")
 		require.Equal(t, store.PartitionsResult{Began: 1, Dropped: 1, Moved: 1}, kept)
 		p.accept(at, fmt.Sprint("at", began))
@@ -262,7 +263,8 @@ func TestUnpartitionRefusesAndLeavesNothing(t *testing.T) {
 	dsn := testenv.PostgresDSN(t)
 	p, reader := opened(t, dsn), opened(t, dsn)
 	require.NoError(t, p.store.Partition(t.Context()))
-	_, err := p.store.KeepPartitions(t.Context(), store.PartitionsRequest{Before: noon, Now: noon, Limit: 10})
+	_, err := p.store.KeepPartitions(t.Context(),
+		store.PartitionsRequest{Before: noon, Now: noon, Limit: 10})
 	require.NoError(t, err)
 	p.accept(noon, "a")
 	tx := reader.db.Begin()
@@ -281,8 +283,8 @@ func TestUnpartitionRefusesAndLeavesNothing(t *testing.T) {
 	require.NoError(t, p.db.Raw("SELECT indexname FROM pg_indexes WHERE indexname LIKE '%plain%'").Scan(&left).Error)
 	require.Empty(t, left)
 
-	require.NoError(t, p.db.Exec(`INSERT INTO inbox_parted_messages_kept SELECT id, namespace, 5, transport_name, type, source, content, content_type,
-		serialized_properties, ordering_key, received_at FROM inbox_parted_messages WHERE id = 'a'`).Error)
+	require.NoError(t, p.db.Exec(`INSERT INTO inbox_parted_messages_kept
+		SELECT id, namespace, 5, transport_name, type, source, content, content_type, serialized_properties, ordering_key, received_at FROM inbox_parted_messages WHERE id = 'a'`).Error)
 	require.NoError(t, p.db.Exec(`UPDATE inbox_parted_handler_statuses SET message_number = 5`).Error)
 	require.ErrorIs(t, p.store.Unpartition(t.Context()), store.ErrPartitionsLeft)
 	p.complete(noon, p.claim(noon, 1)...)

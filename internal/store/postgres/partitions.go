@@ -30,8 +30,8 @@ const (
 )
 
 // lockWait bounds how long all statements wait behind each lock of a change of the partitions. It is shorter than
-// PostgreSQL's deadlock_timeout: if a transaction that waits for us holds what we wait for, we give up before one of its
-// statements fails.
+// PostgreSQL's deadlock_timeout: if a transaction that waits for us holds what we wait for, we give up before one of
+// its statements fails.
 const lockWait = `SET LOCAL lock_timeout = '500ms'`
 
 // detached is the comment of a partition that cleanup has detached, and noMore that of the IDs' table while Unpartition
@@ -197,8 +197,8 @@ func (p *Store) expiredSlots(ctx context.Context, before time.Time) (expired, re
 }
 
 // walkBound returns below which number a cleanup reads messages. Rows of a partition that will be dropped are left
-// alone until all of them have expired, so that each of them is read once. While Unpartition waits for partitions to go,
-// all are read.
+// alone until all of them have expired, so that each of them is read once. While Unpartition waits for partitions to
+// go, all are read.
 func (p *Store) walkBound(ctx context.Context, req store.CleanupRequest) (int64, error) {
 	if !p.isPartitioned() {
 		return math.MaxInt64, nil

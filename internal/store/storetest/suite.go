@@ -49,8 +49,8 @@ func RunOn(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store), server
 	})
 }
 
-// RunPartitioned is Run for the partitioned layout. What deletes rows runs where these are those that were kept, because
-// all others go with their partition. Everything else runs on many partitions.
+// RunPartitioned is Run for the partitioned layout. What deletes rows runs where these are those that were kept,
+// because all others go with their partition. Everything else runs on many partitions.
 func RunPartitioned(t *testing.T, spread, kept func(t *testing.T) (*gorm.DB, store.Store)) {
 	deletes := func(g group) bool { return g.name == "Cleanup" || g.name == "Archive" }
 	run(t, spread, onPostgres, slices.DeleteFunc(slices.Clone(statementGroups), deletes))
@@ -549,6 +549,7 @@ func partitioned(t testing.TB, db *gorm.DB) (*gorm.DB, store.Store) {
 	// The tests name the plain tables in their statements.
 	plain := regexp.MustCompile(`\binbox_(messages|handler_statuses)\b`)
 	rename := func(db *gorm.DB) {
+		db.Statement.Table = plain.ReplaceAllString(db.Statement.Table, "inbox_parted_$1")
 		text := plain.ReplaceAllString(db.Statement.SQL.String(), "inbox_parted_$1")
 		db.Statement.SQL.Reset()
 		db.Statement.SQL.WriteString(text)
@@ -556,10 +557,9 @@ func partitioned(t testing.TB, db *gorm.DB) (*gorm.DB, store.Store) {
 	require.NoError(t, db.Callback().Raw().Before("gorm:raw").Register("parted", rename))
 	require.NoError(t, db.Callback().Query().Before("gorm:query").Register("parted", rename))
 	require.NoError(t, db.Callback().Row().Before("gorm:row").Register("parted", rename))
-	direct := func(db *gorm.DB) { db.Statement.Table = plain.ReplaceAllString(db.Statement.Table, "inbox_parted_$1") }
-	require.NoError(t, db.Callback().Create().Before("gorm:create").Register("parted", direct))
-	require.NoError(t, db.Callback().Update().Before("gorm:update").Register("parted", direct))
-	require.NoError(t, db.Callback().Delete().Before("gorm:delete").Register("parted", direct))
+	require.NoError(t, db.Callback().Create().Before("gorm:create").Register("parted", rename))
+	require.NoError(t, db.Callback().Update().Before("gorm:update").Register("parted", rename))
+	require.NoError(t, db.Callback().Delete().Before("gorm:delete").Register("parted", rename))
 	return db, st
 }
 
