@@ -256,8 +256,8 @@ func TestDeleteAndRedeliveryDoNotDeadlock(t *testing.T) {
 	require.Equal(t, []bool{true}, <-done)
 }
 
-// TestUnpartitionRefusesAndLeavesNothing proves that what was forgotten does not come back, and that no accept meets what
-// an attempt without its locks has left.
+// TestUnpartitionRefusesAndLeavesNothing proves that what was forgotten does not come back, and that no accept meets
+// what an attempt without its locks has left.
 func TestUnpartitionRefusesAndLeavesNothing(t *testing.T) {
 	t.Parallel()
 	dsn := testenv.PostgresDSN(t)
