@@ -35,7 +35,7 @@ type Settings struct {
 	// Generation, if not zero, declares the ordered handlers of that version of the program beside the
 	// jobs' handlers.
 	Generation Generation
-	// Retention, if not zero, makes every worker delete what is older, each second.
+	// Retention, if not zero, makes every worker delete what is older, each ten seconds.
 	Retention time.Duration
 	// CleansOnly makes the worker call Cleanup each second and do nothing else.
 	CleansOnly bool
@@ -90,7 +90,8 @@ const maxRetryDelay = 200 * time.Millisecond
 // pollingInterval is how soon a worker finds what another process accepted.
 const pollingInterval = 100 * time.Millisecond
 
-// cleanupInterval is the time between cleanups of a worker with Retention.
+// cleanupInterval is the time between cleanups of a worker that only cleans. Others leave it most turns at the lease of
+// cleanup.
 const cleanupInterval = time.Second
 
 // Options returns the inbox's options for these settings. MaxRetries is high because handlers fail
@@ -119,7 +120,7 @@ func (s Settings) Options(h *Handlers, log *zap.Logger) []inbox.Option {
 			o.Processor.StatementTimeout = s.StatementTimeout
 			o.Processor.StopBudget = s.StopBudget
 			o.Cleanup.Retention = s.Retention
-			o.Cleanup.CleanupInterval = cleanupInterval
+			o.Cleanup.CleanupInterval = 10 * cleanupInterval
 			o.Clock = clock.Offset(s.ClockOffset)
 			if s.machine != nil {
 				o.Clock = s.machine
