@@ -4,6 +4,7 @@ package kafka
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -20,7 +21,14 @@ import (
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
-func TestMain(m *testing.M) { testenv.Main(m) }
+// Most of these tests wait for Kafka, so more of them than of other packages run at once.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	testenv.Main(m)
+}
 
 const (
 	topic    = "orders"
