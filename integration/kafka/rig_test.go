@@ -4,7 +4,6 @@ package kafka
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -21,14 +20,7 @@ import (
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
-// Most of these tests wait for Kafka, so more of them than of other packages run at once.
-func TestMain(m *testing.M) {
-	flag.Parse()
-	if err := flag.Set("test.parallel", "8"); err != nil {
-		panic(err)
-	}
-	testenv.Main(m)
-}
+func TestMain(m *testing.M) { testenv.Main(m) }
 
 const (
 	topic    = "orders"
