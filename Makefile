@@ -74,10 +74,8 @@ test-here: $(BIN)/testreport
 		($(WITHOUT_RACE)) >$(BIN)/simulated.json 2>&1 & renice -n 10 $$! >/dev/null 2>&1 || true; \
 		$(FAILOVERS) || ended=1; wait $$! || ended=1; cat $(BIN)/simulated.json; exit $$ended; } | $(BIN)/testreport
 
-# Here tests of behaviour run on SQLite with GORM's default driver, which is in C, without -race. Each commit has its
-# turn at a half of them.
+# Here tests of behaviour run on SQLite with GORM's default driver, which is in C, without -race.
 WITH_MATTN := INBOX_TEST_SQLITE=mattn go test -json -vet=off -p 2 -parallel 4 -timeout 15m $(TEST_FLAGS)
-ON_MATTN := $(if $(filter %0 %2 %4 %6 %8,$(COMMITS)),./processor ./internal/store/sqlite ./internal/synchronous,. ./internal/engine ./acceptor ./cleanup ./ops ./dashboard ./idempotent/...)
 
 # All mutants take about as long as all tests. Each commit has its turn at a part.
 TURN := $(shell echo $$(($(COMMITS) % 16 + 1)))/16
@@ -88,7 +86,7 @@ test-more-here: $(BIN)/testreport $(BIN)/mutants
 	@set -eu -o pipefail; { \
 		for module in integration examples tools; do (cd $$module; packages=$$(go list ./... | grep -E '/($(MORE))$$'); $(TESTED) -skip '^TestPatroni' $$packages); done; \
 		(cd integration; packages=$$(go list ./... | grep -E '/($(MORE_ALONE))$$'); $(TESTED) -p 1 $$packages); \
-		$(WITH_MATTN) $(ON_MATTN); \
+		$(WITH_MATTN) . ./internal/engine ./processor ./acceptor ./cleanup ./ops ./dashboard ./internal/store/sqlite ./internal/synchronous ./idempotent/...; \
 		$(BIN)/mutants -json $(MUTANTS); \
 	} | $(BIN)/testreport
 
