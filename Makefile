@@ -58,20 +58,24 @@ CHOSEN = echo $(PACKAGES)
 endif
 # What the race detector of Go 1.26 crashes on runs without it: the simulation, with new seeds for a minute.
 WITHOUT_RACE := $(if $(and $(filter ./...,$(PACKAGES)),$(filter %integration,$(MODULES))),(cd integration && go test -json $(TEST_FLAGS) ./simulation/broker) && JSON=1 MINUTES=1 SEED= KEEP= scripts/simulate,true)
-TESTED := go test -json -race -gcflags='modernc.org/...=-d=checkptr=0' -gcflags='modernc.org/sqlite/lib=-race=false' -gcflags='modernc.org/libc=-race=false' -gcflags='modernc.org/memory=-race=false' -p 2 -parallel 4 -timeout 15m $(TEST_FLAGS)
+# `make vet` looks into all packages, so no test does once more.
+TESTED := go test -json -race -vet=off -gcflags='modernc.org/...=-d=checkptr=0' -gcflags='modernc.org/sqlite/lib=-race=false' -gcflags='modernc.org/libc=-race=false' -gcflags='modernc.org/memory=-race=false' -p 2 -parallel 4 -timeout 15m $(TEST_FLAGS)
 
-# Of the packages that test-more runs, make test has the failovers under Patroni, after all others. Each commit has its
-# turn at one of those that not every run has. INBOX_TEST_FAILOVERS=all has all.
+# Of the packages that test-more runs, make test has the failovers under Patroni, after all others and beside the
+# simulation, because they mostly wait. Each commit has its turn at one of those that not every run has.
+# INBOX_TEST_FAILOVERS=all has all.
 COMMITS := $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
 export INBOX_TEST_FAILOVERS ?= $(COMMITS)
 FAILOVERS := $(if $(and $(filter ./...,$(PACKAGES)),$(filter %integration,$(MODULES)),$(if $(findstring -run,$(TEST_FLAGS)),,all)),(cd integration && $(TESTED) -run '^TestPatroni' ./endtoend),true)
 
 .PHONY: test-here
 test-here: $(BIN)/testreport
-	@set -eu -o pipefail; { ended=0; ($(call in_modules,packages=$$($(CHOSEN)) && $(TESTED) $$packages)) || ended=1; $(WITHOUT_RACE) || ended=1; $(FAILOVERS) || ended=1; exit $$ended; } | $(BIN)/testreport
+	@set -eu -o pipefail; { ended=0; ($(call in_modules,packages=$$($(CHOSEN)) && $(TESTED) $$packages)) || ended=1; \
+		($(WITHOUT_RACE)) >$(BIN)/simulated.json 2>&1 & renice -n 10 $$! >/dev/null 2>&1 || true; \
+		$(FAILOVERS) || ended=1; wait $$! || ended=1; cat $(BIN)/simulated.json; exit $$ended; } | $(BIN)/testreport
 
 # Here tests of behaviour run on SQLite with GORM's default driver, which is in C, without -race.
-WITH_MATTN := INBOX_TEST_SQLITE=mattn go test -json -p 2 -parallel 4 -timeout 15m $(TEST_FLAGS)
+WITH_MATTN := INBOX_TEST_SQLITE=mattn go test -json -vet=off -p 2 -parallel 4 -timeout 15m $(TEST_FLAGS)
 
 # All mutants take about as long as all tests. Each commit has its turn at a part.
 TURN := $(shell echo $$(($(COMMITS) % 16 + 1)))/16

@@ -95,6 +95,11 @@ func TestTableOmitsUninformativeColumns(t *testing.T) {
 a        1.23    1234
 `, tableOf("message", []row{{Variant: "a", Rate: 200, ClientUs: 1, WAL: 9,
 		Values: map[string]float64{"p50_ms": 1.234, "p99_ms": 1234.5}}}))
+	require.Equal(t, `variant  look/s  min..max  p50_ms
+a        200     200..200
+b                          1.5
+`, tableOf("look", []row{{Variant: "a", Rate: 200, Least: 200, Most: 200, ClientUs: 1, WAL: 9},
+		{Variant: "b", Rate: 9, Least: 9, Most: 9, Values: map[string]float64{"p50_ms": 1.5}}}))
 	require.Equal(t, `variant  message/s  min..max      client µs  broker_us
 a        2,000      1,000..3,000  1.3
 b        1          1..1          0.0        5

@@ -127,6 +127,17 @@ func TestLanesThatWaitForPoisonedStatusesAreShown(t *testing.T) {
 	})
 }
 
+// A handler's page stays quick beside any number of messages, and says that there are more.
+func TestLastHoursAreOfTwoThousandMessages(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRig(t, d, nil)
+		r.acceptOf("alone", "0")
+		r.copies("alone", 2_000)
+		recent := detailOf(t, r.ops, "alone").Recent
+		require.Equal(t, []any{2_000, 2_000, true}, []any{recent.Messages, recent.Statuses, recent.Capped})
+	})
+}
+
 // Contract 11.1: what has completed is counted from the database's rows.
 func TestHandlerSumsUpItsLastHours(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {

@@ -152,7 +152,8 @@ var looks = []look{
 func looking(l look) newTrial {
 	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
 		s := env.Shared.(*stuckInbox)
-		// What an accept of the same group has left would be the newest: no list finds anything else.
+		// A list reads the newest 10,000 messages. If an accept of this group has left them pending, it would find nothing
+		// that has completed.
 		if err := drain(ctx, s.database.DSN); err != nil {
 			return nil, err
 		}
