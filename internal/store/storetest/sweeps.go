@@ -100,8 +100,12 @@ var sweepTests = []test{
 		conn, err := pool.Conn(s.ctx)
 		require.NoError(s, err)
 		defer conn.Close()
+		statuses := "inbox_handler_statuses"
+		if s.partitioned() {
+			statuses = "inbox_parted_handler_statuses"
+		}
 		for _, sql := range []string{`BEGIN`,
-			fmt.Sprintf(`UPDATE inbox_handler_statuses SET version = version WHERE id = '%s'`, theirs.StatusID)} {
+			fmt.Sprintf(`UPDATE %s SET version = version WHERE id = '%s'`, statuses, theirs.StatusID)} {
 			_, err = conn.ExecContext(s.ctx, sql)
 			require.NoError(s, err)
 		}
