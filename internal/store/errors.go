@@ -46,6 +46,10 @@ var ErrNoNotifications = errors.New("no notifications pass through this database
 // nothing, and the next one is made for the layout there is.
 var ErrLayoutChanged = errors.New("the layout of the tables has changed")
 
+// ErrKeepVanishing means that an accept has found messages and then could not lock them, again and again: cleanups have
+// taken them, or the caller's transaction has a snapshot from before they were moved. Another transaction may succeed.
+var ErrKeepVanishing = errors.New("messages keep vanishing")
+
 // ErrNotReceived means that a Listener did not receive a notification that was sent through the pool.
 var ErrNotReceived = errors.New("a notification sent through the pool did not arrive: " +
 	"a pooler in transaction mode lets none through, and a busy database may be late with it")
@@ -60,7 +64,7 @@ var ErrSharedSession = errors.New("the listening connection has no session of it
 //   - a server that is starting, stopping or read-only after a failover
 //   - deadlocks, serialization failures, lock and statement timeouts
 //   - a busy SQLite file
-//   - a layout of the tables that has changed
+//   - a layout of the tables that has changed, and messages that keep vanishing
 //   - a context that ended
 //
 // After such an error it is unknown whether a commit took place.
@@ -68,7 +72,7 @@ func IsTransient(err error) bool {
 	switch {
 	case err == nil:
 		return false
-	case errors.Is(err, ErrLayoutChanged), errors.Is(err, pgxtx.ErrUnconfirmed), errors.Is(err, context.DeadlineExceeded),
+	case errors.Is(err, ErrLayoutChanged), errors.Is(err, ErrKeepVanishing), errors.Is(err, pgxtx.ErrUnconfirmed), errors.Is(err, context.DeadlineExceeded),
 		errors.Is(err, context.Canceled), errors.Is(err, driver.ErrBadConn), errors.Is(err, sql.ErrConnDone),
 		// database/sql's error after a context has rolled the transaction back
 		errors.Is(err, sql.ErrTxDone),

@@ -105,6 +105,8 @@ type Singles struct {
 type Layouts interface {
 	// Layout returns the layout for which the store makes its statements at the moment.
 	Layout() string
+	// Look finds out the layout at first, and now and then.
+	Look(ctx context.Context)
 	// Follow reads the tables' layout if a statement that was made for a layout has failed as one for another layout
 	// does. If they have another one, all later statements are made for that, and it returns ErrLayoutChanged.
 	Follow(ctx context.Context, layout string, failure error) error
@@ -166,6 +168,9 @@ func (s Singles) follow(ctx context.Context, layout string, err error) error {
 
 // Pool returns the pool to pass to Query and Exec.
 func (s Singles) Pool(ctx context.Context) gorm.ConnPool {
+	if s.layouts != nil {
+		s.layouts.Look(ctx)
+	}
 	pool := s.db.WithContext(ctx).Statement.ConnPool
 	if s.dialect.Stated == sql.LevelDefault && s.within == nil && s.layouts == nil { // there is one level
 		return pool

@@ -186,7 +186,7 @@ func Accept(
 			rows = rowsOf(waiting, index, statuses)
 		}
 		if round == acceptRounds {
-			return nil, fmt.Errorf("message %q and %d more keep vanishing", waiting[0].ID, len(waiting)-1)
+			return nil, fmt.Errorf("%w: %q and %d more", store.ErrKeepVanishing, waiting[0].ID, len(waiting)-1)
 		}
 		inserted, at, err := dialect.InsertNew(ctx, pool, waiting, rows, batch.Claimer, batch.Now)
 		if err != nil {

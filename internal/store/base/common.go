@@ -91,6 +91,9 @@ func listArgument[T any](c Common, list []T) any {
 // Layout returns the only layout that the tables can have.
 func (c Common) Layout() string { return "" }
 
+// Look does nothing.
+func (c Common) Look(context.Context) {}
+
 // Follow returns the failure: the layout is not its cause.
 func (c Common) Follow(_ context.Context, _ string, failure error) error { return failure }
 

@@ -192,6 +192,7 @@ func PlansOf(q Queries) []Planned {
 			"_1 (message_number=? AND handler_key=?)"},
 		{"releaseClaim", releaseClaim, []any{id(1000001), now, 1}, statusID, 2, "INDEX " + statusID + " (id=?)"},
 		{"stateNow", stateNow, []any{id(1000001)}, statusID, 1, "INDEX " + statusID + " (id=?)"},
+		{"lockID", lockID, []any{7}, "inbox_messages_number", 1, "INDEX inbox_messages_number (number=?)"},
 		{"lockMessage", lockMessage, []any{7}, "inbox_messages_number", 1, "INDEX inbox_messages_number (number=?)"},
 		{"deleteStatuses", deleteStatuses, []any{1000001}, ofMessage, 2, auto + statuses + "_1 (message_number=?)"},
 		{"statusesLeft", statusesLeft, []any{7}, ofMessage, 1, auto + statuses + "_1 (message_number=?)"},

@@ -213,8 +213,8 @@ func (p *Store) claimLanes(ctx context.Context, req store.ClaimRequest) (store.C
 	statement, args := within(req.Within, statement, plain.keys, plain.quotas, req.Now.UTC(), orNull(req.WorkerID),
 		orderedKeys, orderedQuotas, names, skips, base.LaneWindow, plain.dues, plain.ids, plain.atLeast, plain.bytes,
 		atLeast, bytes, runs)
-	statement = p.bounded(statement, max(plain.largest, 2*largest+base.LaneWindow))
-	rows, err := p.claimOrdered(ctx, plain.most+most, statement, args...)
+	text := func() string { return p.bounded(statement, max(plain.largest, 2*largest+base.LaneWindow)) }
+	rows, err := p.claimOrdered(ctx, plain.most+most, text, args...)
 	if err != nil {
 		return store.Claimed{}, err
 	}

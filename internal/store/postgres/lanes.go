@@ -183,7 +183,7 @@ func (p *Store) ClaimNext(
 		names[i], lanes[i], skips[i] = numbers(request.Handlers), request.Key, request.SkipPoisoned
 		claims[i] = request.ClaimKey
 	}
-	rows, err := p.claimOrdered(ctx, n, p.Text(advanceSQL), names, lanes, skips, now.UTC(), orNull(workerID), claims)
+	rows, err := p.claimOrdered(ctx, n, func() string { return p.Text(advanceSQL) }, names, lanes, skips, now.UTC(), orNull(workerID), claims)
 	if err != nil {
 		return advanced, base.Doing("advance lanes", err)
 	}
@@ -214,15 +214,17 @@ func (p *Store) ClaimRuns(
 		skips[i], quotas[i], bytes[i] = run.SkipPoisoned, int64(run.Limit), run.EndsAt()
 		most, longest = most+run.Limit, max(longest, run.Limit)
 	}
-	claims, err := p.claimOrdered(ctx, most, p.bounded(runsSQL, longest), now.UTC(), orNull(workerID), heads, versions,
-		keys, names, skips, quotas, bytes)
+	text := func() string { return p.bounded(runsSQL, longest) }
+	claims, err := p.claimOrdered(ctx, most, text, now.UTC(), orNull(workerID), heads, versions, keys, names, skips, quotas,
+		bytes)
 	return claims, base.Doing("claim runs of lanes", err)
 }
 
 // claimOrdered runs a claim of rows with lanes, and again if another claim took the same lane at the same moment.
-func (p *Store) claimOrdered(ctx context.Context, most int, statement string, args ...any) ([]store.Claim, error) {
+func (p *Store) claimOrdered(ctx context.Context, most int, text func() string, args ...any) ([]store.Claim, error) {
 	for attempt := 1; ; attempt++ {
-		rows, err := readClaims(ctx, p.Pool(ctx), most, statement, args...)
+		pool := p.Pool(ctx)
+		rows, err := readClaims(ctx, pool, most, text(), args...)
 		if err == nil || attempt == base.ClaimAttempts || ctx.Err() != nil ||
 			!store.IsUniqueViolation(err) && !store.Collided(err) {
 			return rows, err

@@ -292,3 +292,176 @@ func TestUnpartitionRefusesAndLeavesNothing(t *testing.T) {
 	require.Equal(t, []string{"a"}, p.rows("inbox_messages"))
 	require.NoError(t, reader.acceptTx("b"))
 }
+
+// TestPartitionThatLostItsTurnChangesNothing proves that a call fails whose session was lost that keeps others away, if
+// another one began meanwhile.
+func TestPartitionThatLostItsTurnChangesNothing(t *testing.T) {
+	t.Parallel()
+	dsn := testenv.PostgresDSN(t)
+	p, other := opened(t, dsn), opened(t, dsn)
+	p.accept(noon, "a", "b")
+	tx := other.db.Begin()
+	done := make(chan error, 1)
+	held := make(chan struct{})
+	go func() { // once the first transaction of Partition has ended, nothing keeps a row from being locked
+		for tx.Exec("SELECT FROM inbox_message_ids").Error != nil {
+			tx.Rollback()
+			tx = other.db.Begin()
+		}
+		close(held)
+	}()
+	lock := opened(t, dsn).db.Begin(&sql.TxOptions{Isolation: sql.LevelRepeatableRead})
+	require.NoError(t, lock.Exec("SELECT FROM pg_class").Error) // keeps indexes from becoming valid
+	go func() { done <- p.store.Partition(context.Background()) }()
+	<-held
+	require.NoError(t, tx.Rollback().Error)
+	require.NoError(t, other.db.Exec("COMMENT ON TABLE inbox_message_ids IS 'being filled by another'").Error)
+	require.NoError(t, lock.Rollback().Error)
+	require.ErrorContains(t, <-done, "another call has begun anew")
+	require.Equal(t, []string{"a", "b"}, p.rows("inbox_messages"))
+	require.NoError(t, p.store.Partition(t.Context()))
+	require.Equal(t, []string{"a", "b"}, p.rows("inbox_message_ids"))
+}
+
+// TestIDOfADeletedMessageIsForgotten proves that a transaction with an old snapshot, which deletes a message and does
+// not see its ID, leaves no ID without a message.
+func TestIDOfADeletedMessageIsForgotten(t *testing.T) {
+	t.Parallel()
+	dsn := testenv.PostgresDSN(t)
+	p, other := opened(t, dsn), opened(t, dsn)
+	p.accept(noon, "gone", "again", "stays")
+	tx := other.db.Begin(&sql.TxOptions{Isolation: sql.LevelRepeatableRead})
+	require.NoError(t, tx.Exec("SELECT FROM pg_class").Error)
+	done := make(chan error, 1)
+	go func() { done <- p.store.Partition(context.Background()) }()
+	require.Eventually(t, func() bool {
+		var building bool
+		return p.db.Raw("SELECT EXISTS (SELECT FROM pg_class WHERE relname = 'inbox_handler_statuses_open_p0')").Scan(&building).Error == nil && building
+	}, testenv.Patience, 10*time.Millisecond)
+	require.NoError(t, tx.Exec("DELETE FROM inbox_messages WHERE id IN ('gone', 'again')").Error)
+	require.NoError(t, tx.Commit().Error)
+	opened(t, dsn).accept(noon, "again")
+	require.NoError(t, <-done)
+	require.Equal(t, []string{"again", "stays"}, p.rows("inbox_message_ids"))
+	require.Equal(t, []bool{false, true, false}, p.accept(noon, "again", "gone", "stays"))
+}
+
+// TestWhatDoesNotFollowTheTablesIsRefused proves that both changes of the layout name what depends on the tables.
+func TestWhatDoesNotFollowTheTablesIsRefused(t *testing.T) {
+	t.Parallel()
+	p := opened(t, testenv.PostgresDSN(t))
+	refuses := func(change func(context.Context) error, create, drop, named string) {
+		t.Helper()
+		require.NoError(t, p.db.Exec(create).Error)
+		require.ErrorContains(t, change(t.Context()), named)
+		require.NoError(t, p.db.Exec(drop).Error)
+	}
+	create := p.store.Partition
+	refuses(create, `ALTER TABLE inbox_messages ADD tenant text NOT NULL DEFAULT 'a'`, `ALTER TABLE inbox_messages DROP tenant`,
+		"column tenant of inbox_messages")
+	refuses(create, `CREATE FUNCTION total() RETURNS bigint BEGIN ATOMIC SELECT count(*) FROM inbox_messages; END`, `DROP FUNCTION total`,
+		"function total()")
+	refuses(create, `CREATE FUNCTION label(m inbox_messages) RETURNS text LANGUAGE sql AS 'SELECT m.id'`, `DROP FUNCTION label`,
+		"function label(inbox_messages)")
+	refuses(create, `CREATE PUBLICATION p FOR TABLE inbox_handler_statuses`, `DROP PUBLICATION p`, "publication p")
+	refuses(create, `ALTER TABLE inbox_messages ENABLE ROW LEVEL SECURITY`, `ALTER TABLE inbox_messages DISABLE ROW LEVEL SECURITY`,
+		"row security of inbox_messages")
+	refuses(create, `CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+		CREATE TRIGGER noted AFTER INSERT ON inbox_messages FOR EACH ROW EXECUTE FUNCTION note()`,
+		`DROP TRIGGER noted ON inbox_messages`, "trigger noted")
+	require.NoError(t, p.store.Partition(t.Context()))
+	_, err := p.store.KeepPartitions(t.Context(), store.PartitionsRequest{Before: noon, Now: noon, Limit: 10})
+	require.NoError(t, err)
+	refuses(p.store.Unpartition, `CREATE VIEW report AS SELECT id FROM inbox_messages`, `DROP VIEW report`, "view report")
+	require.NoError(t, p.store.Unpartition(t.Context()))
+}
+
+// TestRightsAreGivenAgainBesideReaders proves that roles get no right on a new table that they did not have on the old
+// ones, and that giving rights again waits for no reader.
+func TestRightsAreGivenAgainBesideReaders(t *testing.T) {
+	t.Parallel()
+	dsn := testenv.PostgresDSN(t)
+	p, reader := opened(t, dsn), opened(t, dsn)
+	role := fmt.Sprintf("inbox_operators_%d", time.Now().UnixNano())
+	script, err := postgres.Grants(models.Naming{}, postgres.Roles{Operator: role})
+	require.NoError(t, err)
+	require.NoError(t, p.db.Exec("CREATE ROLE "+role).Error)
+	t.Cleanup(func() { p.db.Exec("DROP OWNED BY " + role); p.db.Exec("DROP ROLE " + role) })
+	require.NoError(t, p.db.Exec(script).Error)
+	require.NoError(t, p.store.Partition(t.Context()))
+	tx := reader.db.Begin()
+	require.NoError(t, tx.Exec("SELECT FROM inbox_parted_messages").Error)
+	require.NoError(t, p.store.Partition(t.Context()), "beside a reader")
+	require.NoError(t, tx.Rollback().Error)
+	for privilege, has := range map[string]bool{
+		`table_privilege('%s', 'inbox_message_ids', 'INSERT')`:                          false,
+		`table_privilege('%s', 'inbox_message_ids', 'UPDATE')`:                          false,
+		`table_privilege('%s', 'inbox_message_ids', 'DELETE')`:                          true,
+		`column_privilege('%s', 'inbox_message_ids', 'number', 'UPDATE')`:               true,
+		`column_privilege('%s', 'inbox_parted_messages_kept', 'content', 'UPDATE')`:     false,
+		`table_privilege('%s', 'inbox_parted_messages_kept', 'DELETE')`:                 true,
+		`table_privilege('%s', 'inbox_parted_handler_statuses_kept', 'INSERT')`:         false,
+		`table_privilege('%s', 'inbox_parted_handler_statuses_kept', 'UPDATE')`:         true,
+		`table_privilege('%s', 'inbox_lane_holders', 'SELECT, INSERT, UPDATE, DELETE')`: true,
+	} {
+		var found bool
+		require.NoError(t, p.db.Raw("SELECT has_"+fmt.Sprintf(privilege, role)).Scan(&found).Error)
+		require.Equal(t, has, found, privilege)
+	}
+}
+
+// TestLanesAndReadsFollowTheLayout proves that ordered claims run again for the new layout, and that a program that only
+// reads does not go on to read the views.
+func TestLanesAndReadsFollowTheLayout(t *testing.T) {
+	t.Parallel()
+	dsn := testenv.PostgresDSN(t)
+	p, claimer, advancer, reader := opened(t, dsn), opened(t, dsn), opened(t, dsn), opened(t, dsn)
+	for _, late := range []*parted{claimer, advancer} {
+		_, err := late.store.Partitioned(t.Context())
+		require.NoError(t, err)
+	}
+	p.accept(noon, "plain")
+	require.NoError(t, p.store.Partition(t.Context()))
+	rule := &store.LaneRule{Handlers: []int64{1}}
+	claimed, err := claimer.store.Claim(t.Context(),
+		store.ClaimRequest{Now: noon, Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: 1, Lanes: rule}}})
+	require.NoError(t, err)
+	require.Len(t, claimed.Claims, 1)
+	_, err = advancer.store.AdvanceLanes(t.Context(), []store.LaneRequest{rule.Request(store.Lane{Handler: 1, Key: 2})}, noon)
+	require.NoError(t, err)
+	reader.store.Pool(t.Context())
+	require.Equal(t, "partitioned", reader.store.Layout())
+}
+
+// TestFailureOfAnotherCauseIsNoChangeOfTheLayout proves that a caller's transaction is told to try again once, not forever.
+func TestFailureOfAnotherCauseIsNoChangeOfTheLayout(t *testing.T) {
+	t.Parallel()
+	p := opened(t, testenv.PostgresDSN(t))
+	require.NoError(t, p.db.Exec("ALTER TABLE inbox_messages RENAME COLUMN source TO origin").Error)
+	require.ErrorIs(t, p.acceptTx("a"), store.ErrLayoutChanged)
+	require.False(t, store.IsTransient(p.acceptTx("a")))
+}
+
+// TestSnapshotOlderThanADropIsToldToTryAgain proves that a caller's transaction that cannot see where a message was
+// moved gets an error that says so.
+func TestSnapshotOlderThanADropIsToldToTryAgain(t *testing.T) {
+	t.Parallel()
+	dsn := testenv.PostgresDSN(t)
+	p, other := opened(t, dsn), opened(t, dsn)
+	require.NoError(t, p.store.Partition(t.Context()))
+	p.accept(noon, "open")
+	_, kept := p.clean(noon.Add(-time.Hour), time.Hour, noon.Add(2*time.Hour))
+	require.Equal(t, 1, kept.Began)
+	p.accept(noon.Add(2*time.Hour), "second")
+	_, err := other.store.Partitioned(t.Context())
+	require.NoError(t, err)
+	err = other.db.Transaction(func(tx *gorm.DB) error {
+		require.NoError(t, tx.Exec("SELECT FROM pg_class").Error)
+		_, kept := p.clean(noon.Add(time.Hour), 0, noon.Add(2*time.Hour))
+		require.Equal(t, store.PartitionsResult{Dropped: 1, Moved: 1}, kept)
+		_, err := other.store.AcceptTx(t.Context(), tx, store.AcceptBatch{Messages: []store.NewMessage{numbered("open")}, Now: noon})
+		return err
+	}, &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
+	require.Error(t, err)
+	require.True(t, store.IsTransient(err), err)
+}

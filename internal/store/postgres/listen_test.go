@@ -129,7 +129,7 @@ func TestListenerEndsWhenTheTableIsRecreated(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	_, err := l.Next(ctx, 100*time.Millisecond)
-	require.ErrorContains(t, err, "dropped and created again")
+	require.ErrorContains(t, err, "was replaced")
 }
 
 func TestListenerUsesNoPoolConnection(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 // plans are those of TestPartitionedPlans.
 var ofPartitions = []string{"layoutSQL", "slotsSQL", "currentSlotSQL", "detachedSQL", "beginSlotSQL", "slotTurnSQL", "noMoreSQL",
 	"newestSQL", "oldestSQL", "knownSQL", "stayingSQL", "rememberSQL", "forgottenSQL", "thinStatusesSQL", "thinSQL",
-	"bytesSQL", "begunSQL", "followsNotSQL", "aloneSQL", "strayIDsSQL", "lastNumberSQL", "rememberAllSQL", "keptRowsSQL"}
+	"bytesSQL", "begunSQL", "followsNotSQL", "aloneSQL", "readySQL", "strayIDsSQL", "forgetIDsSQL", "lastNumberSQL", "rememberAllSQL", "keptRowsSQL"}
 
 // TestPartitionedPlans proves that no statement of the hot path, nor one that runs while the tables are locked, reads a
 // whole partition.
@@ -50,7 +50,7 @@ func TestPartitionedPlans(t *testing.T) {
 		{"newestSQL", newestSQL, nil, []string{"inbox_messages_received_at_p0"}, 5},
 		{"oldestSQL", oldestSQL, nil, []string{"inbox_messages_received_at_p0"}, 5},
 		{"knownSQL", knownSQL, []any{100}, []string{"inbox_message_ids_number"}, 150},
-		{"stayingSQL", stayingSQL, []any{100}, []string{"inbox_message_ids_number", "inbox_handler_statuses_open_p0"}, 500},
+		{"stayingSQL", stayingSQL, []any{100, numbers}, []string{"inbox_message_ids_number", "inbox_handler_statuses_open_p0"}, 110},
 		{"bytesSQL", bytesSQL, []any{numbers}, []string{"inbox_messages_number_p0"}, 10},
 		{"forgottenSQL", forgottenSQL, []any{100, 0}, []string{"inbox_messages_number_p0", "inbox_message_ids_number"}, 500},
 		{"rememberSQL", rememberSQL, []any{numbers}, []string{"inbox_messages_number_p0"}, 50},

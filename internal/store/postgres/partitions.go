@@ -79,12 +79,14 @@ const knownSQL = `SELECT number FROM {message ids} WHERE ` + inPartition + ` ORD
 const bytesSQL = `
 SELECT COALESCE(sum(octet_length(content)::bigint + octet_length(serialized_properties)), 0)::bigint FROM {leaf} WHERE number = ANY ($1::bigint[])`
 
-// stayingSQL also finds the messages with an open status by handler_statuses_open: one that was forgotten may have been
-// run again by an operator.
+// stayingSQL finds which of the known messages are still known, by message_ids_number: none of such a partition becomes
+// known again. It passes over the partition's part of that index, which is full of what was just deleted. It also finds
+// the messages with an open status, in the order of handler_statuses_open: one that was forgotten may have been run
+// again by an operator.
 const stayingSQL = `
-(SELECT number FROM {message ids} WHERE ` + inPartition + ` LIMIT $1)
+(SELECT number FROM {message ids} WHERE number = ANY ($2::bigint[]))
 UNION
-(SELECT message_number FROM {statuses leaf} WHERE ` + base.OpenSQL + ` LIMIT $1)`
+(SELECT message_number FROM {statuses leaf} WHERE ` + base.OpenSQL + ` ORDER BY id LIMIT $1)`
 
 // rememberSQL uses the unique index on the partition's numbers. A known ID is another message's by now.
 const rememberSQL = `
@@ -181,19 +183,36 @@ func (p *Store) age(ctx context.Context, statement string, slot int64) (time.Tim
 	return found[0].Time.UTC(), nil
 }
 
-// expiredSlots returns the first partitions, of which all messages are older than before and which take no new ones.
+// expiredSlots returns the first partitions, which take no new messages, and of which all are older than before. One
+// before an expired message of another has expired, too: its younger messages have the time of a clock that was wrong,
+// and are kept.
 func (p *Store) expiredSlots(ctx context.Context, before time.Time) (expired, rest []int64, err error) {
 	slots, current, err := p.slots(ctx, p.Pool(ctx))
+	if err != nil {
+		return nil, nil, err
+	}
+	n := 0
 	for i, slot := range slots {
-		if err != nil || slot >= current {
-			return slots[:i], slots[i:], err
+		if n < i {
+			oldest, err := p.age(ctx, oldestSQL, slot)
+			if err != nil {
+				return nil, nil, err
+			}
+			if !oldest.IsZero() && oldest.Before(before) {
+				n = i
+			}
 		}
-		newest, failed := p.age(ctx, newestSQL, slot)
-		if err = failed; err == nil && !newest.Before(before) {
-			return slots[:i], slots[i:], nil
+		if n == i && slot < current {
+			newest, err := p.age(ctx, newestSQL, slot)
+			if err != nil {
+				return nil, nil, err
+			}
+			if newest.Before(before) {
+				n = i + 1
+			}
 		}
 	}
-	return slots, nil, err
+	return slots[:n], slots[n:], nil
 }
 
 // walkBound returns below which number a cleanup reads messages. Rows of a partition that will be dropped are left
@@ -279,7 +298,9 @@ func (p *Store) KeepPartitions(ctx context.Context, req store.PartitionsRequest)
 	}
 	errs := []error{base.Doing("begin a partition", err)}
 	// Of what is kept, most is deleted when it is forgotten. Here goes what was forgotten earlier, and then run again.
-	errs = append(errs, base.Doing("delete what was kept", p.thinKept(ctx, req.Limit, &r)))
+	if req.After == 0 {
+		errs = append(errs, base.Doing("delete what was kept", p.thinKept(ctx, req.Limit, &r)))
+	}
 	expired, _, err := p.expiredSlots(ctx, req.Before)
 	errs = append(errs, base.Doing("find expired partitions", err))
 	for i, slot := range expired {
@@ -321,7 +342,7 @@ func (p *Store) endSlot(ctx context.Context, slot int64, req store.PartitionsReq
 		return err
 	}
 	if len(known) <= maxKept && size[0] <= maxKeptBytes {
-		moved, err := p.drop(ctx, slot)
+		moved, err := p.drop(ctx, slot, append([]int64{}, known...))
 		if err == nil {
 			r.Dropped, r.Moved = r.Dropped+1, r.Moved+moved
 		}
@@ -335,14 +356,14 @@ func (p *Store) endSlot(ctx context.Context, slot int64, req store.PartitionsReq
 	return err
 }
 
-// drop detaches a partition in a transaction that moves what stays. The tables are not locked any more while its files
-// are removed (dropDetached).
+// drop detaches a partition in a transaction that moves what stays, of the messages that were known shortly before. The
+// tables are not locked any more while its files are removed (dropDetached).
 //
 // All that could add something to a message that is forgotten has found its ID before the ID was deleted, and locked
 // it. So it was committed before, and the message is not forgotten, or its status is open.
-func (p *Store) drop(ctx context.Context, slot int64) (moved int, err error) {
+func (p *Store) drop(ctx context.Context, slot int64, known []int64) (moved int, err error) {
 	err = p.locked(ctx, func(pool gorm.ConnPool) error {
-		staying, err := store.Query(ctx, pool, p.ofSlot(stayingSQL, slot), store.Value[int64], maxKept+1)
+		staying, err := store.Query(ctx, pool, p.ofSlot(stayingSQL, slot), store.Value[int64], maxKept+1, known)
 		if err != nil {
 			return err
 		}
@@ -451,11 +472,16 @@ func (p *Store) beginSlot(ctx context.Context, req store.PartitionsRequest) (boo
 	if err != nil {
 		return false, err
 	}
-	return true, p.Transaction(ctx, func(pool gorm.ConnPool) error {
+	return true, p.toSlot(ctx, current+1)
+}
+
+// toSlot sets the sequence to a partition, unless it has gone further.
+func (p *Store) toSlot(ctx context.Context, slot int64) error {
+	return p.Transaction(ctx, func(pool gorm.ConnPool) error {
 		if _, err := store.Exec(ctx, pool, p.Text(slotTurnSQL)); err != nil {
 			return err
 		}
-		_, err := store.Exec(ctx, pool, p.Text(beginSlotSQL), (current+1)*slotSize)
+		_, err := store.Exec(ctx, pool, p.Text(beginSlotSQL), slot*slotSize)
 		return err
 	})
 }

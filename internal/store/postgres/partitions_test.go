@@ -245,3 +245,41 @@ func TestLayoutChangesToAndFroWhileProgramsRun(t *testing.T) {
 	require.NoError(t, changer.store.Partition(t.Context()), "and again")
 	require.Equal(t, []bool{false, true}, changer.accept(noon, "rest", "new"))
 }
+
+// TestMessageOfAWrongClockKeepsNoPartition proves that a message with a time in the future stays, and that its
+// partition and later ones are dropped nevertheless.
+func TestMessageOfAWrongClockKeepsNoPartition(t *testing.T) {
+	t.Parallel()
+	p := newParted(t)
+	at := noon
+	for _, id := range []string{"first", "second", "third"} {
+		p.accept(at, id, "done "+id)
+		p.complete(at, p.claim(at, 10)...)
+		_, kept := p.clean(noon.Add(-time.Hour), time.Hour, at.Add(2*time.Hour))
+		require.Equal(t, 1, kept.Began)
+		at = at.Add(2 * time.Hour)
+	}
+	p.accept(at, "last")
+	require.NoError(t, p.db.Exec("UPDATE inbox_parted_messages SET received_at = ? WHERE id = 'second'", noon.AddDate(1, 0, 0)).Error)
+	require.NoError(t, p.db.Exec("UPDATE inbox_parted_handler_statuses SET completed_at = ? WHERE message_id = 'second'", noon.AddDate(1, 0, 0)).Error)
+	_, kept := p.clean(at.Add(-time.Hour), 0, at)
+	require.Equal(t, store.PartitionsResult{Dropped: 3, Moved: 1}, kept)
+	require.Equal(t, []string{"last", "second"}, p.rows("inbox_messages"))
+}
+
+// TestUnpartitionGoesOnWhereACleanerDied proves that a partition that no row goes to yet does not stay forever.
+func TestUnpartitionGoesOnWhereACleanerDied(t *testing.T) {
+	t.Parallel()
+	p := newParted(t)
+	p.accept(noon, "done")
+	p.complete(noon, p.claim(noon, 1)...)
+	for _, table := range []string{"inbox_parted_messages", "inbox_parted_handler_statuses"} {
+		require.NoError(t, p.db.Exec("CREATE TABLE "+table+"_p2 PARTITION OF "+table+" FOR VALUES FROM (20000000000) TO (30000000000)").Error)
+	}
+	require.ErrorIs(t, p.store.Unpartition(t.Context()), store.ErrPartitionsLeft)
+	p.accept(noon.Add(2*time.Hour), "new")
+	_, kept := p.clean(noon.Add(time.Hour), 0, noon.Add(2*time.Hour))
+	require.Equal(t, 2, kept.Dropped)
+	require.NoError(t, p.store.Unpartition(t.Context()))
+	require.Equal(t, []string{"new"}, p.rows("inbox_messages"))
+}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"github.com/google/uuid"
@@ -28,7 +29,10 @@ type Store struct {
 	origin string
 	large  int // size of contents, in bytes, from which on an accept calls pgx directly
 	// profile is nil until the server was asked what it is, see choose.
-	profile *atomic.Pointer[profile]
+	profile  *atomic.Pointer[profile]
+	becoming *sync.Mutex
+	// looked is when Look began last, in nanoseconds.
+	looked *atomic.Int64
 	// outdated says that the last statement in a caller's transaction was made for another layout.
 	outdated *atomic.Bool
 	// droppable is below which number partitions had expired when a cleanup last looked.
@@ -42,7 +46,7 @@ func New(db *gorm.DB, naming models.Naming, options store.Options) (*Store, erro
 		return nil, err
 	}
 	p := &Store{large: largeContents, origin: uuid.NewString(), profile: new(atomic.Pointer[profile]),
-		outdated: new(atomic.Bool), droppable: new(atomic.Int64)}
+		becoming: new(sync.Mutex), looked: new(atomic.Int64), outdated: new(atomic.Bool), droppable: new(atomic.Int64)}
 	tables.Singles = tables.Singles.Following(p)
 	p.Queries = operators.New(tables, operatorsForm)
 	p.Common = base.NewCommon(tables, p, statements(), operatorsForm.Form)

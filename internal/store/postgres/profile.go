@@ -70,7 +70,10 @@ func (p *Store) isPortable() bool {
 	return f != nil && f.portable
 }
 
+// become changes the words and then the profile. Of two calls at once, the profile is that of the last one's words.
 func (p *Store) become(f profile) {
+	p.becoming.Lock()
+	defer p.becoming.Unlock()
 	p.SetWords(f.words()...)
 	p.profile.Store(&f)
 }
