@@ -272,7 +272,9 @@ func (r *run) partitions(ctx context.Context, total *store.PartitionsResult, req
 		case kept.Next == 0:
 			return nil
 		}
-		req.After = kept.Next
+		if kept.Next != 0 {
+			req.After = kept.Next
+		}
 		if !routine.Sleep(ctx, rest) {
 			return fmt.Errorf("cleanup: %w", ctx.Err())
 		}

@@ -72,8 +72,9 @@ func IsTransient(err error) bool {
 	switch {
 	case err == nil:
 		return false
-	case errors.Is(err, ErrLayoutChanged), errors.Is(err, ErrKeepVanishing), errors.Is(err, pgxtx.ErrUnconfirmed), errors.Is(err, context.DeadlineExceeded),
-		errors.Is(err, context.Canceled), errors.Is(err, driver.ErrBadConn), errors.Is(err, sql.ErrConnDone),
+	case errors.Is(err, ErrLayoutChanged), errors.Is(err, ErrKeepVanishing), errors.Is(err, pgxtx.ErrUnconfirmed),
+		errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled), errors.Is(err, driver.ErrBadConn),
+		errors.Is(err, sql.ErrConnDone),
 		// database/sql's error after a context has rolled the transaction back
 		errors.Is(err, sql.ErrTxDone),
 		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):

@@ -183,7 +183,8 @@ func (p *Store) ClaimNext(
 		names[i], lanes[i], skips[i] = numbers(request.Handlers), request.Key, request.SkipPoisoned
 		claims[i] = request.ClaimKey
 	}
-	rows, err := p.claimOrdered(ctx, n, func() string { return p.Text(advanceSQL) }, names, lanes, skips, now.UTC(), orNull(workerID), claims)
+	text := func() string { return p.Text(advanceSQL) }
+	rows, err := p.claimOrdered(ctx, n, text, names, lanes, skips, now.UTC(), orNull(workerID), claims)
 	if err != nil {
 		return advanced, base.Doing("advance lanes", err)
 	}
@@ -215,8 +216,8 @@ func (p *Store) ClaimRuns(
 		most, longest = most+run.Limit, max(longest, run.Limit)
 	}
 	text := func() string { return p.bounded(runsSQL, longest) }
-	claims, err := p.claimOrdered(ctx, most, text, now.UTC(), orNull(workerID), heads, versions, keys, names, skips, quotas,
-		bytes)
+	claims, err := p.claimOrdered(ctx, most, text, now.UTC(), orNull(workerID), heads, versions, keys, names, skips,
+		quotas, bytes)
 	return claims, base.Doing("claim runs of lanes", err)
 }
 

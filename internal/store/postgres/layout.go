@@ -61,8 +61,8 @@ var viewsSQL = []string{
 	JOIN {message ids} i ON i.number = m.number AND i.id = m.id AND i.namespace = m.namespace
 ) known`,
 	`CREATE VIEW {plain statuses} AS SELECT ` + statusColumnsSQL + ` FROM (
-	SELECT s.*, generate_series(1, 1) FROM {parted statuses} s
-	WHERE s.completed_at IS NULL OR EXISTS (SELECT FROM {message ids} i WHERE i.number = s.message_number)
+	SELECT s.*, generate_series(1, 1) FROM {parted statuses} s LEFT JOIN {message ids} i ON i.number = s.message_number
+	WHERE s.completed_at IS NULL OR i.number IS NOT NULL
 ) known`,
 }
 

@@ -410,8 +410,8 @@ func TestRightsAreGivenAgainBesideReaders(t *testing.T) {
 	}
 }
 
-// TestLanesAndReadsFollowTheLayout proves that ordered claims run again for the new layout, and that a program that only
-// reads does not go on to read the views.
+// TestLanesAndReadsFollowTheLayout proves that ordered claims run again for the new layout, and that a program that
+// only reads does not go on to read the views.
 func TestLanesAndReadsFollowTheLayout(t *testing.T) {
 	t.Parallel()
 	dsn := testenv.PostgresDSN(t)
@@ -427,13 +427,15 @@ func TestLanesAndReadsFollowTheLayout(t *testing.T) {
 		store.ClaimRequest{Now: noon, Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: 1, Lanes: rule}}})
 	require.NoError(t, err)
 	require.Len(t, claimed.Claims, 1)
-	_, err = advancer.store.AdvanceLanes(t.Context(), []store.LaneRequest{rule.Request(store.Lane{Handler: 1, Key: 2})}, noon)
+	_, err = advancer.store.AdvanceLanes(t.Context(),
+		[]store.LaneRequest{rule.Request(store.Lane{Handler: 1, Key: 2})}, noon)
 	require.NoError(t, err)
 	reader.store.Pool(t.Context())
 	require.Equal(t, "partitioned", reader.store.Layout())
 }
 
-// TestFailureOfAnotherCauseIsNoChangeOfTheLayout proves that a caller's transaction is told to try again once, not forever.
+// TestFailureOfAnotherCauseIsNoChangeOfTheLayout proves that a caller's transaction is told to try again once, not
+// forever.
 func TestFailureOfAnotherCauseIsNoChangeOfTheLayout(t *testing.T) {
 	t.Parallel()
 	p := opened(t, testenv.PostgresDSN(t))

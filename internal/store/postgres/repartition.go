@@ -23,8 +23,8 @@ import (
 // This file changes the layout of the tables while programs use them. Everything that takes long happens beforehand and
 // blocks nobody. Then one short transaction renames the plain tables to the first partition.
 
-// begunSQL finds what besideSQL has made, all of it, in the catalog. readySQL also asks whether it is still this call's,
-// and preparedSQL's: while a call runs, its session that keeps others away may be lost.
+// begunSQL finds what besideSQL has made, all of it, in the catalog. readySQL asks whether that and what preparedSQL
+// has made are still this call's: while it runs, its session that keeps others away may be lost.
 const begunSQL = `SELECT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = '{plain messages}'::regclass AND tgname = 'inbox_remember')`
 
 const readySQL = `
@@ -414,8 +414,8 @@ func (p *Store) undo(ctx context.Context, pool gorm.ConnPool) error {
 // refuse returns an error if something depends on the plain tables that would stay with the first partition, or on the
 // views.
 func (p *Store) refuse(ctx context.Context, pool gorm.ConnPool) error {
-	found, err := store.Query(ctx, pool, p.Text(followsNotSQL), store.Value[string], columnSeparator.Split(messageColumnsSQL, -1),
-		columnSeparator.Split(statusColumnsSQL, -1))
+	found, err := store.Query(ctx, pool, p.Text(followsNotSQL), store.Value[string],
+		columnSeparator.Split(messageColumnsSQL, -1), columnSeparator.Split(statusColumnsSQL, -1))
 	if err == nil && len(found) > 0 {
 		err = fmt.Errorf("drop these first, they would not follow the tables: %s", strings.Join(found, ", "))
 	}
