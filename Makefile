@@ -46,7 +46,7 @@ test-more: ## outages and crashes under load, the browser, the release, other co
 # starve. Four tests of each: most of them wait. Checks of races and pointers in SQLite
 # that is translated from C would take more than half of the time of tests that use it.
 # The longest packages of a module begin first, so that none runs alone at its end.
-LONGEST := processor internal/store/postgres kafka mysql
+LONGEST := processor internal/store/postgres ops kafka mysql
 
 # What test-more runs, and a plain `make test` does not.
 MORE := integration/(connections|dashboard|endtoend|soak)|examples/(minimal|once|payments|quickstart|shards|shop|transfers)|tools/release
