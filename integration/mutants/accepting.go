@@ -272,6 +272,15 @@ var cleaningMutants = []mutant{
 		Test:    test{Package: "./internal/store/postgres", Run: "^TestIDOfADeletedMessageIsForgotten$"},
 	},
 	{
+		Name:    "postgres: a message that comes late goes with its partition",
+		Why:     "it is not handled, and its ID stays known (contract 4.2, 6.8)",
+		Package: "internal/store/postgres",
+		In:      "stayingSQL",
+		Old:     "received_at >= $3::timestamptz AND",
+		New:     "received_at > 'infinity' AND $3::timestamptz IS NOT NULL AND",
+		Test:    test{Package: "./internal/store/postgres", Run: "^TestMessageThatComesLateOutlivesItsPartition$"},
+	},
+	{
 		Name:    "cleanup judges age by the cleaner's clock",
 		Why:     "a machine whose clock is ahead would delete what redeliveries need (contract 3.5)",
 		Package: "cleanup",

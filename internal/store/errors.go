@@ -111,7 +111,7 @@ func IsConnectionLoss(err error) bool {
 	if class, found := dialects.Classify(err); found {
 		return class.Has(dialect.Lost)
 	}
-	return !errors.Is(err, pgxtx.ErrUnconfirmed) && IsDatabaseFault(err)
+	return !errors.Is(err, pgxtx.ErrUnconfirmed) && !errors.Is(err, ErrKeepVanishing) && IsDatabaseFault(err)
 }
 
 // IsCrashOfAnother reports whether PostgreSQL ended the connection because another server process crashed, or does not
@@ -138,7 +138,7 @@ func OutcomeUnknown(err error) bool {
 	if class, found := dialects.Classify(err); found {
 		return class.Has(dialect.Unknown)
 	}
-	return IsTransient(err)
+	return IsTransient(err) && !errors.Is(err, ErrKeepVanishing)
 }
 
 // FailedCommit marks an error of a transaction's commit, for MayBeCommitted.

@@ -56,11 +56,11 @@ func SameHandler(legacy map[string][]string, keys []string) []string {
 func (c Common) DeclareLegacyKeys(
 	ctx context.Context, tx *gorm.DB, declared map[string][]string, now time.Time,
 ) (changed bool, err error) {
-	pool := c.Pool(ctx)
-	if tx != nil {
-		if pool, err = Joined(tx); err != nil {
-			return false, Doing("declare legacy keys", err)
-		}
+	var pool gorm.ConnPool
+	if tx == nil {
+		pool = c.Pool(ctx)
+	} else if pool, err = Joined(tx); err != nil {
+		return false, Doing("declare legacy keys", err)
 	}
 	stored, err := c.LegacyKeys(ctx, pool)
 	if err != nil {

@@ -66,8 +66,8 @@ var viewsSQL = []string{
 ) known`,
 }
 
-// layoutSQL reads the catalog's row of the table or view by its OID.
-const layoutSQL = `SELECT EXISTS (SELECT FROM pg_class WHERE oid = to_regclass('{plain statuses}') AND relkind = 'v')`
+// layoutSQL reads the catalog as it is, also where the transaction's snapshot is older.
+const layoutSQL = `SELECT to_regclass('{parted statuses}') IS NOT NULL`
 
 func (p *Store) readLayout(ctx context.Context, pool gorm.ConnPool) (partitioned bool, err error) {
 	found, err := store.Query(ctx, pool, p.Text(layoutSQL), store.Value[bool])

@@ -467,3 +467,51 @@ func TestSnapshotOlderThanADropIsToldToTryAgain(t *testing.T) {
 	require.Error(t, err)
 	require.True(t, store.IsTransient(err), err)
 }
+
+// TestSnapshotOlderThanTheChangeFollowsIt proves that a caller's transaction that began before the change sees the
+// change nevertheless, and does not take it back.
+func TestSnapshotOlderThanTheChangeFollowsIt(t *testing.T) {
+	t.Parallel()
+	dsn := testenv.PostgresDSN(t)
+	p, late, reader := opened(t, dsn), opened(t, dsn), opened(t, dsn)
+	p.accept(noon, "a")
+	_, err := late.store.Partitioned(t.Context())
+	require.NoError(t, err)
+	old := reader.db.Begin(&sql.TxOptions{Isolation: sql.LevelRepeatableRead})
+	require.NoError(t, old.Exec("SELECT FROM pg_class").Error) // keeps indexes from becoming valid
+	done := make(chan error, 1)
+	go func() { done <- p.store.Partition(context.Background()) }()
+	building := func(valid bool) func() bool {
+		return func() (found bool) {
+			return p.db.Raw("SELECT EXISTS (SELECT FROM pg_index WHERE indisvalid = ? AND indexrelid = to_regclass('inbox_handler_statuses_open_p0'))", valid).
+				Scan(&found).Error == nil && found
+		}
+	}
+	require.Eventually(t, building(false), testenv.Patience, 10*time.Millisecond)
+	keeps := opened(t, dsn).db.Begin()
+	require.NoError(t, keeps.Exec("SELECT FROM inbox_messages").Error) // keeps the tables from being renamed
+	require.NoError(t, old.Rollback().Error)
+	require.Eventually(t, building(true), testenv.Patience, 10*time.Millisecond)
+	require.Eventually(t, func() (waits bool) {
+		return p.db.Raw("SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE 'LOCK TABLE ONLY%')").
+			Scan(&waits).Error == nil && waits
+	}, testenv.Patience, 10*time.Millisecond)
+	var open [2]*gorm.DB
+	for i := range open {
+		open[i] = late.db.Begin(&sql.TxOptions{Isolation: sql.LevelRepeatableRead})
+		require.NoError(t, open[i].Exec("SELECT FROM pg_class").Error)
+	}
+	require.NoError(t, keeps.Rollback().Error)
+	require.NoError(t, <-done)
+	for i, tx := range open {
+		_, err := late.store.AcceptTx(t.Context(), tx,
+			store.AcceptBatch{Messages: []store.NewMessage{numbered("a")}, Now: noon})
+		if i == 0 {
+			require.ErrorIs(t, err, store.ErrLayoutChanged)
+		} else {
+			require.NoError(t, err)
+		}
+		require.NoError(t, tx.Rollback().Error)
+	}
+	require.Equal(t, "partitioned", late.store.Layout())
+}

@@ -23,6 +23,9 @@ import (
 // for long, the current partition goes on taking rows. Up to 900,000 slots are exact as numbers of JavaScript.
 const slotSize = 10_000_000_000
 
+// maxSlots bounds the partitions, which claims look into, whatever programs with shorter retentions ask for.
+const maxSlots = 16
+
 // maxKept and maxKeptBytes bound the messages that are moved out of a partition while the tables are locked.
 const (
 	maxKept      = 1000
@@ -81,12 +84,15 @@ SELECT COALESCE(sum(octet_length(content)::bigint + octet_length(serialized_prop
 
 // stayingSQL finds which of the known messages are still known, by message_ids_number: none of such a partition becomes
 // known again. It passes over the partition's part of that index, which is full of what was just deleted. It also finds
-// the messages with an open status, in the order of handler_statuses_open: one that was forgotten may have been run
-// again by an operator.
+// the others with an open status, in the order of handler_statuses_open: one that was forgotten may have been run again
+// by an operator. And it finds those that are not old, by the index on (received_at, number): a transaction that took
+// its number before the next partition began may have come later.
 const stayingSQL = `
 (SELECT number FROM {message ids} WHERE number = ANY ($2::bigint[]))
 UNION
-(SELECT message_number FROM {statuses leaf} WHERE ` + base.OpenSQL + ` ORDER BY id LIMIT $1)`
+(SELECT message_number FROM {statuses leaf} WHERE ` + base.OpenSQL + ` AND message_number <> ALL ($2::bigint[]) ORDER BY id LIMIT $1)
+UNION
+(SELECT number FROM {leaf} m WHERE received_at >= $3::timestamptz AND (SELECT true FROM {message ids} i WHERE i.number = m.number) ORDER BY received_at, number LIMIT $1)`
 
 // rememberSQL uses the unique index on the partition's numbers. A known ID is another message's by now.
 const rememberSQL = `
@@ -183,34 +189,22 @@ func (p *Store) age(ctx context.Context, statement string, slot int64) (time.Tim
 	return found[0].Time.UTC(), nil
 }
 
-// expiredSlots returns the first partitions, which take no new messages, and of which all are older than before. One
-// before an expired message of another has expired, too: its younger messages have the time of a clock that was wrong,
-// and are kept.
+// expiredSlots returns the first partitions, up to the last one that takes no new messages and of which all are older
+// than before. Younger messages in those before it have the time of a clock that was wrong, and are kept.
 func (p *Store) expiredSlots(ctx context.Context, before time.Time) (expired, rest []int64, err error) {
 	slots, current, err := p.slots(ctx, p.Pool(ctx))
-	if err != nil {
-		return nil, nil, err
-	}
 	n := 0
 	for i, slot := range slots {
-		if n < i {
-			oldest, err := p.age(ctx, oldestSQL, slot)
-			if err != nil {
-				return nil, nil, err
-			}
-			if !oldest.IsZero() && oldest.Before(before) {
-				n = i
-			}
+		if err != nil || slot >= current {
+			break
 		}
-		if n == i && slot < current {
-			newest, err := p.age(ctx, newestSQL, slot)
-			if err != nil {
-				return nil, nil, err
-			}
-			if newest.Before(before) {
-				n = i + 1
-			}
+		var newest time.Time
+		if newest, err = p.age(ctx, newestSQL, slot); newest.Before(before) && (n == i || !newest.IsZero()) {
+			n = i + 1
 		}
+	}
+	if err != nil {
+		return nil, nil, err
 	}
 	return slots[:n], slots[n:], nil
 }
@@ -342,7 +336,7 @@ func (p *Store) endSlot(ctx context.Context, slot int64, req store.PartitionsReq
 		return err
 	}
 	if len(known) <= maxKept && size[0] <= maxKeptBytes {
-		moved, err := p.drop(ctx, slot, append([]int64{}, known...))
+		moved, err := p.drop(ctx, slot, append([]int64{}, known...), req.Before)
 		if err == nil {
 			r.Dropped, r.Moved = r.Dropped+1, r.Moved+moved
 		}
@@ -361,9 +355,9 @@ func (p *Store) endSlot(ctx context.Context, slot int64, req store.PartitionsReq
 //
 // All that could add something to a message that is forgotten has found its ID before the ID was deleted, and locked
 // it. So it was committed before, and the message is not forgotten, or its status is open.
-func (p *Store) drop(ctx context.Context, slot int64, known []int64) (moved int, err error) {
+func (p *Store) drop(ctx context.Context, slot int64, known []int64, before time.Time) (moved int, err error) {
 	err = p.locked(ctx, func(pool gorm.ConnPool) error {
-		staying, err := store.Query(ctx, pool, p.ofSlot(stayingSQL, slot), store.Value[int64], maxKept+1, known)
+		staying, err := store.Query(ctx, pool, p.ofSlot(stayingSQL, slot), store.Value[int64], maxKept+1, known, before.UTC())
 		if err != nil {
 			return err
 		}
@@ -457,8 +451,8 @@ func (p *Store) makeSlot(ctx context.Context, pool gorm.ConnPool, slot int64) er
 // beginSlot makes the next partition and then sets the sequence to it, if the current one has rows for long enough. The
 // sequence does not roll back, so the partition is committed first.
 func (p *Store) beginSlot(ctx context.Context, req store.PartitionsRequest) (bool, error) {
-	_, current, err := p.slots(ctx, p.Pool(ctx))
-	if err != nil || req.Every <= 0 {
+	slots, current, err := p.slots(ctx, p.Pool(ctx))
+	if err != nil || req.Every <= 0 || len(slots) >= maxSlots {
 		return false, err
 	}
 	if ending, err := p.noMore(ctx); err != nil || ending {

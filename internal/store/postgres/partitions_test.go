@@ -283,3 +283,50 @@ func TestUnpartitionGoesOnWhereACleanerDied(t *testing.T) {
 	require.NoError(t, p.store.Unpartition(t.Context()))
 	require.Equal(t, []string{"new"}, p.rows("inbox_messages"))
 }
+
+// TestMessageThatComesLateOutlivesItsPartition proves that a transaction that took its number before the next partition
+// began, and commits while the partition is about to be dropped, loses nothing.
+func TestMessageThatComesLateOutlivesItsPartition(t *testing.T) {
+	t.Parallel()
+	dsn := testenv.PostgresDSN(t)
+	p, late := opened(t, dsn), opened(t, dsn)
+	require.NoError(t, p.store.Partition(t.Context()))
+	p.accept(noon, "old")
+	p.complete(noon, p.claim(noon, 1)...)
+	p.clean(noon.Add(-time.Hour), time.Hour, noon.Add(2*time.Hour))
+	number := func(slot int64) {
+		require.NoError(t, p.db.Exec("SELECT setval('inbox_message_ids_number_seq', ?)", slot*10_000_000_000+500).Error)
+	}
+	number(1)
+	done := make(chan error, 1)
+	var kept store.PartitionsResult
+	message := numbered("late")
+	message.Handlers = nil
+	_, err := late.store.Partitioned(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, late.db.Transaction(func(tx *gorm.DB) error {
+		_, err := late.store.AcceptTx(t.Context(), tx,
+			store.AcceptBatch{Messages: []store.NewMessage{message}, Now: noon.Add(2 * time.Hour)})
+		require.NoError(t, err)
+		number(2)
+		_, err = p.store.Cleanup(t.Context(), store.CleanupRequest{Cutoff: noon.Add(time.Hour), Limit: 10})
+		require.NoError(t, err)
+		go func() {
+			var err error
+			for kept.Dropped == 0 && (err == nil || errors.Is(err, store.ErrPartitionsBusy)) {
+				kept, err = p.store.KeepPartitions(context.Background(),
+					store.PartitionsRequest{Before: noon.Add(time.Hour), Now: noon.Add(2 * time.Hour), Limit: 10})
+			}
+			done <- err
+		}()
+		require.Eventually(t, func() bool {
+			var waits bool
+			return late.db.Raw("SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')").Scan(&waits).Error == nil && waits
+		}, testenv.Patience, 10*time.Millisecond)
+		return nil
+	}))
+	require.NoError(t, <-done)
+	require.Equal(t, store.PartitionsResult{Dropped: 1, Moved: 1}, kept)
+	require.Equal(t, []string{"late"}, p.rows("inbox_messages"))
+	require.Equal(t, []bool{false}, p.accept(noon.Add(3*time.Hour), "late"))
+}

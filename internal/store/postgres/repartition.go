@@ -21,7 +21,7 @@ import (
 )
 
 // This file changes the layout of the tables while programs use them. Everything that takes long happens beforehand and
-// blocks nobody. Then one short transaction renames the plain tables to the first partition.
+// blocks no statement. Then one short transaction renames the plain tables to the first partition.
 
 // begunSQL finds what besideSQL has made, all of it, in the catalog. readySQL asks whether that and what preparedSQL
 // has made are still this call's: while it runs, its session that keeps others away may be lost.
@@ -97,7 +97,9 @@ END $$`
 // are the columns of the inbox.
 const followsNotSQL = `
 WITH t AS (SELECT oid, relkind, reltype, $1::text[] AS columns FROM pg_class WHERE oid = '{plain messages}'::regclass
-	UNION ALL SELECT oid, relkind, reltype, $2::text[] FROM pg_class WHERE oid = '{plain statuses}'::regclass)
+	UNION ALL SELECT oid, relkind, reltype, $2::text[] FROM pg_class WHERE oid = '{plain statuses}'::regclass
+	UNION ALL SELECT oid, relkind, reltype, $1::text[] FROM pg_class WHERE oid = to_regclass('{parted messages}')
+	UNION ALL SELECT oid, relkind, reltype, $2::text[] FROM pg_class WHERE oid = to_regclass('{parted statuses}'))
 SELECT DISTINCT CASE WHEN c.oid IN (SELECT oid FROM t) THEN 'a rule on ' ELSE 'view ' END || c.oid::regclass
 FROM pg_depend d JOIN pg_rewrite r ON d.classid = 'pg_rewrite'::regclass AND r.oid = d.objid JOIN pg_class c ON c.oid = r.ev_class
 WHERE d.refclassid = 'pg_class'::regclass AND d.refobjid IN (SELECT oid FROM t) AND c.oid NOT IN (SELECT oid FROM t WHERE relkind = 'v')
@@ -107,9 +109,10 @@ WHERE d.classid = 'pg_proc'::regclass AND d.refclassid = 'pg_class'::regclass AN
 UNION SELECT 'column ' || quote_ident(a.attname) || ' of ' || t.oid::regclass FROM t JOIN pg_attribute a ON a.attrelid = t.oid
 WHERE a.attnum > 0 AND NOT a.attisdropped AND a.attname <> ALL (t.columns)
 UNION SELECT 'publication ' || quote_ident(p.pubname) FROM pg_publication p, pg_get_publication_tables(p.pubname::text) a WHERE a.relid IN (SELECT oid FROM t)
+UNION SELECT 'publication ' || quote_ident(p.pubname) FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid WHERE r.prrelid IN (SELECT oid FROM t)
 UNION SELECT 'row security of ' || oid::regclass FROM pg_class WHERE oid IN (SELECT oid FROM t) AND relrowsecurity
 UNION SELECT 'trigger ' || quote_ident(tgname) FROM pg_trigger
-WHERE tgrelid IN (SELECT oid FROM t) AND NOT tgisinternal AND tgname NOT IN ('inbox_remember', 'inbox_forget')
+WHERE tgrelid IN (SELECT oid FROM t) AND NOT tgisinternal AND tgname NOT IN ('inbox_remember', 'inbox_forget', 'inbox_cascade', 'inbox_keep_lanes', 'inbox_leave_lanes')
 UNION SELECT 'foreign key ' || quote_ident(conname) FROM pg_constraint
 WHERE contype = 'f' AND confrelid IN (SELECT oid FROM t) AND conrelid NOT IN (SELECT oid FROM t)
 ORDER BY 1`
@@ -250,12 +253,14 @@ var switchSQL = []string{
 	`COMMENT ON TABLE {message ids} IS NULL`,
 }
 
-// againSQL gives rights again, and takes back the first step of Unpartition. What needs a lock gives up soon.
+// againSQL gives rights again. What needs a lock gives up soon.
 var againSQL = []string{lockWait,
 	granted("{plain messages}", "{plain statuses}", "{parted messages}", "{parted statuses}"),
 	granted("{plain messages}", "{plain statuses}", "{kept}", "{kept statuses}"), slimGrantedSQL,
-	`COMMENT ON TABLE {message ids} IS NULL`,
 }
+
+// resumedSQL takes back the first step of Unpartition. It may have to wait for an autovacuum, which blocks no statement.
+var resumedSQL = []string{`SET LOCAL lock_timeout = '5s'`, `COMMENT ON TABLE {message ids} IS NULL`}
 
 // ErrNoPartitions says that the engine cannot have the partitioned layout.
 var ErrNoPartitions = errors.New("partitions need PostgreSQL itself, not an engine in the portable profile")
@@ -343,6 +348,11 @@ func (p *Store) partition(ctx context.Context, alone gorm.ConnPool) error {
 		err := run(ctx, alone, p.layoutTexts(dropPlainIndexesSQL, 0, 0))
 		if err == nil {
 			err = p.Transaction(ctx, func(pool gorm.ConnPool) error { return run(ctx, pool, p.layoutTexts(againSQL, 0, 0)) })
+		}
+		if ending, failed := p.noMore(ctx); ending && err == nil {
+			err = p.Transaction(ctx, func(pool gorm.ConnPool) error { return run(ctx, pool, p.layoutTexts(resumedSQL, 0, 0)) })
+		} else if err == nil {
+			err = failed
 		}
 		return base.Doing("grant rights again", err)
 	}
@@ -561,7 +571,7 @@ func (p *Store) lastSlot(ctx context.Context, pool gorm.ConnPool) (int64, error)
 		return 0, base.Doing("count what is kept", err)
 	case len(slots) != 1 || slots[0] != current || rows[0][0] > maxKept, rows[0][2] > maxKeptBytes:
 		return 0, fmt.Errorf("%w: %d, and %d kept messages of %d bytes, of at most 1, %d and %d: no more partitions begin, so ask again "+
-			"when cleanup has dropped the others", store.ErrPartitionsLeft, len(slots), rows[0][0], rows[0][2], maxKept, maxKeptBytes)
+			"when cleanup has dropped the others, and less is open or poisoned", store.ErrPartitionsLeft, len(slots), rows[0][0], rows[0][2], maxKept, maxKeptBytes)
 	case rows[0][1] > 0:
 		return 0, fmt.Errorf("%w: %d kept messages were forgotten and have open statuses, and their IDs may be other messages' by now: "+
 			"ask again when these are completed", store.ErrPartitionsLeft, rows[0][1])
