@@ -259,7 +259,8 @@ var againSQL = []string{lockWait,
 	granted("{plain messages}", "{plain statuses}", "{kept}", "{kept statuses}"), slimGrantedSQL,
 }
 
-// resumedSQL takes back the first step of Unpartition. It may have to wait for an autovacuum, which blocks no statement.
+// resumedSQL takes back the first step of Unpartition. It may have to wait for an autovacuum, which blocks no
+// statement.
 var resumedSQL = []string{`SET LOCAL lock_timeout = '5s'`, `COMMENT ON TABLE {message ids} IS NULL`}
 
 // ErrNoPartitions says that the engine cannot have the partitioned layout.
