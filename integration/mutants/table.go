@@ -17,6 +17,7 @@ type mutant struct {
 	Old  string // a short expression that occurs exactly once there
 	New  string
 	Test test
+	By   string // with -soak, the test that Test stands for
 }
 
 // test is the command that must fail: go test in a module's directory.
