@@ -281,11 +281,18 @@ func (w *world) replaceTopic(ctx context.Context) bool {
 }
 
 // delayCommits holds the offsets that the workers commit of a topic, kills the workers, and lets Kafka have the offsets
-// after it was created again. It is felt if Kafka has taken them, and all records of the new log are stored.
+// after the topic was created again. It is felt if Kafka has taken them, and all records of the new log are stored. All
+// of it has to happen before the killed workers' session is over.
 func (w *world) delayCommits(f *fleet) func(time.Duration) outcome {
 	return func(time.Duration) outcome {
 		ctx, cancel := context.WithTimeout(context.Background(), settlePatience)
 		defer cancel()
+		if w.recreated > 0 { // workers that read a new log commit its beginning first
+			last := fmt.Sprintf("after-%d", w.recreated)
+			if _, all := w.await("all records of the topic are stored", time.Now(), recoveryPatience, w.stored(last)); !all {
+				return outcome{}
+			}
+		}
 		before, after := w.nextLogs()
 		for _, proxy := range w.proxies {
 			proxy.Hold(func(key int16, request []byte) bool {
@@ -301,11 +308,9 @@ func (w *world) delayCommits(f *fleet) func(time.Duration) outcome {
 		if !w.produceAgain(ctx, before) {
 			return outcome{}
 		}
-		if _, all := w.await("records are stored before their topic is deleted", time.Now(), recoveryPatience,
-			w.stored(before)); !all {
-			return outcome{}
-		}
-		if _, held := w.await("a commit is held", time.Now(), w.settings.SessionTimeout, w.holdsCommits); !held {
+		if _, all := w.await("records are stored and their offsets are held", time.Now(), w.settings.SessionTimeout, func() bool {
+			return w.holdsCommits() && w.stored(before)()
+		}); !all {
 			return outcome{}
 		}
 		f.joining.Lock()
