@@ -209,6 +209,7 @@ type soakFind struct {
 	name    string
 	harms   string // the disturbances' names, as a regular expression
 	minutes string
+	rate    string // of messages in a second
 }
 
 // manyHarms show most defects, in a minute.
@@ -218,20 +219,20 @@ const manyHarms = "worker_killed|worker_frozen|rolling_upgrade|database_killed|c
 // soakFinds are the mutants that a short soak looks for: they lose, double or reorder messages, leave some open, or
 // move offsets ahead of acceptance. Some only show under one harm, which others would hide, or after Retention.
 var soakFinds = []soakFind{
-	{"a failed accept is passed over", manyHarms, "1"},
-	{"offsets are committed before their records are accepted", manyHarms, "1"},
-	{"a bad record is not kept", manyHarms, "1"},
-	{"an offset of a deleted log counts for the new one", "commit_late", "1"},
-	{"a plain status is completed before its handler has run", manyHarms, "1"},
-	{"a commit of unknown outcome has succeeded", "commits_lost", "1"},
-	{"postgres: cleanup deletes what has not completed", "worker_killed|poisoned_retried", "2"},
-	{"the claims of dead workers are not released", manyHarms, "1"},
-	{"legacy keys are ignored", "rolling_upgrade|renamed_again", "1"},
-	{"a transactional status is completed outside its transaction", manyHarms, "1"},
-	{"a member's failure is not undone", manyHarms, "1"},
-	{"postgres: lanes: any row of a lane may be claimed", manyHarms, "1"},
-	{"a lane is not advanced when its first row has ended", manyHarms, "1"},
-	{"postgres: a run begins although a row before its head is open", "database_slow", "2"},
+	{"a failed accept is passed over", manyHarms, "1", "100"},
+	{"offsets are committed before their records are accepted", manyHarms, "1", "100"},
+	{"a bad record is not kept", manyHarms, "1", "100"},
+	{"an offset of a deleted log counts for the new one", "commit_late", "1", "40"},
+	{"a plain status is completed before its handler has run", manyHarms, "1", "100"},
+	{"a commit of unknown outcome has succeeded", "commits_lost", "1", "40"},
+	{"postgres: cleanup deletes what has not completed", "worker_killed|poisoned_retried", "2", "40"},
+	{"the claims of dead workers are not released", manyHarms, "1", "100"},
+	{"legacy keys are ignored", "rolling_upgrade|renamed_again", "1", "40"},
+	{"a transactional status is completed outside its transaction", manyHarms, "1", "100"},
+	{"a member's failure is not undone", manyHarms, "1", "100"},
+	{"postgres: lanes: any row of a lane may be claimed", manyHarms, "1", "100"},
+	{"a lane is not advanced when its first row has ended", manyHarms, "1", "100"},
+	{"postgres: a run begins although a row before its head is open", "database_slow", "2", "40"},
 }
 
 // soaked returns the mutants of soakFinds, with a short soak as their test.
@@ -243,7 +244,8 @@ func soaked(all []mutant) (selected []mutant) {
 		}
 		m.By = strings.NewReplacer("^", "", "$", "").Replace(m.Test.Run)
 		m.Test = test{Module: "integration", Package: "./soak", Run: "^TestShortSoakBreaksNoPromise$",
-			Env:     []string{"MINUTES=" + soakFinds[i].minutes, "SEED=1", "HARMS=" + soakFinds[i].harms},
+			Env: []string{"MINUTES=" + soakFinds[i].minutes, "SEED=1", "RATE=" + soakFinds[i].rate,
+				"HARMS=" + soakFinds[i].harms},
 			Timeout: 10 * time.Minute}
 		selected = append(selected, m)
 	}
