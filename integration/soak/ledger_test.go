@@ -32,7 +32,7 @@ func TestPageShowsWhatRan(t *testing.T) {
 	second.Seed, second.Minutes, second.Harms = 8, 60, map[string]tally{"worker_killed": {Done: 1000}}
 	second.Figures = map[string]int64{"produced": 10, "accepted": 10, "missing": 3, "steps_misordered": 2, "unsettled": 1}
 	golden(t, "testdata/ledger.md", page(history{Runs: []record{kept(), second}, Controls: []control{
-		{Name: "loses", Found: true, Said: "missing 3", By: "TestLoss", Harms: "worker_killed|broker_killed", Minutes: "2",
+		{Name: "loses", Found: true, Said: "missing 3", By: "TestLoss", Harms: "worker_killed|broker_killed|topic_recreated|commit_late", Minutes: "2",
 			Date: "2026-01-03", Commit: "0123abcd"},
 		{Name: "survives", By: "TestSurvivor", Harms: "worker_killed", Minutes: "1", Date: "2026-01-02", Commit: "fedc3210"}}},
 		"## What it found\n\n| Date | Seed | Found | Since |\n|---|---|---|---|\n| 2026-01-01 | 118 | a defect | fixed |\n"))

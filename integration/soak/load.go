@@ -54,7 +54,7 @@ const (
 	// repeated is how many of the last records come again while all replicas are down.
 	repeated = 300
 	// streams is the number of callers that publish to one lane at once, each in the order of its messages.
-	streams = 3
+	streams = 5
 	// lately is how old steps are at most that are accepted again, which againPatience limits. Both together are less
 	// than Retention, because what has been deleted runs again.
 	lately, againPatience = 10 * time.Second, 10 * time.Second
@@ -271,17 +271,19 @@ func (l *load) acceptAgain(version workload.Generation) (known int, err error) {
 	return known, err
 }
 
-// publish publishes the messages of a stream, one after the other, until ctx ends. Streams share a lane. Many of their
-// transactions stay open for a while, so that others publish and commit meanwhile.
+// publish publishes the messages of a stream, one after the other, until ctx ends. Streams share a lane. Half of their
+// transactions stay open for a while, in which other streams commit later messages. What follows comes often at once.
 func (l *load) publish(ctx context.Context, stream int) {
 	random := rand.New(rand.NewPCG(l.world.seed, uint64(1000+stream)))
-	most := 200 * time.Millisecond
-	for n := 1; pause(ctx, time.Duration(random.Int64N(int64(most)))); n++ {
-		var dwells time.Duration
-		if random.IntN(2) == 0 && l.world.product.name != sqlite { // where no other process writes meanwhile
-			dwells = time.Duration(random.Int64N(int64(2 * most)))
-		}
-		if err := l.publishOne(workload.StreamMessage(stream, n), dwells); err != nil {
+	half := func(most time.Duration) time.Duration {
+		return time.Duration(random.IntN(2)) * time.Duration(random.Int64N(int64(most)))
+	}
+	pauses, open := 200*time.Millisecond, time.Second
+	if l.world.product.name == sqlite { // which writes for one process at a time
+		pauses, open = 2*time.Second, 20*time.Millisecond
+	}
+	for n := 1; pause(ctx, half(pauses)); n++ {
+		if err := l.publishOne(workload.StreamMessage(stream, n), half(open)); err != nil {
 			l.world.logf("publishing given up: %v", err) // the ledger may find it unknown
 			return
 		}
@@ -289,14 +291,15 @@ func (l *load) publish(ctx context.Context, stream int) {
 	}
 }
 
-// publishOne retries until a message is committed, under the same ID.
-func (l *load) publishOne(p workload.Published, dwells time.Duration) error {
+// publishOne publishes in a transaction that stays open for a time. It retries until that is committed, under the same
+// ID.
+func (l *load) publishOne(p workload.Published, open time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), acceptPatience)
 	defer cancel()
 	for {
 		err := l.nearby.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
 			_, err := l.inbox.PublishTx(ctx, tx, inbox.Event{ID: p.ID, Payload: p})
-			pause(ctx, dwells)
+			pause(ctx, open)
 			return err
 		})
 		if err == nil || !pause(ctx, loadInterval) {

@@ -20,8 +20,7 @@ var harms = []harm{
 	{"replicas_down", "all workers killed and kept down", "nothing was processed meanwhile"},
 	{"rolling_upgrade", "workers replaced one by one by a version with renamed handlers",
 		"new workers handled messages that were accepted under the old keys"},
-	{"renamed_again", "messages come again by a version with other handlers than those that they were accepted for",
-		"some were known"},
+	{"renamed_again", "messages come again to a version whose handlers were renamed since", "it knew some of them"},
 	{"writer_frozen", "SIGSTOP to a worker that has SQLite's write lock, for longer than `busy_timeout`",
 		"an accept failed or waited"},
 	{"processes_killed", "SIGKILL to all processes that share SQLite's file", "there were claims, and new processes took them over"},
@@ -217,7 +216,7 @@ func sayControls(say func(string, ...any), h history) {
 		return
 	}
 	say("`make ledger-controls` puts known defects into the code, one at a time, and runs a short soak of each with the same\n" +
-		"judge. Each soak does the harms that can show the defect.\n\n")
+		"judge, under harms that can show the defect.\n\n")
 	type run struct{ date, commit string }
 	var runs []run
 	found, made := map[run]int{}, map[run]int{}
@@ -235,19 +234,40 @@ func sayControls(say func(string, ...any), h history) {
 		say("%d. On %s, at commit `%s`, it found %d of %d.\n", i+1, r.date, r.commit, found[r], made[r])
 	}
 	say("\n| Defect | At | Harms | Minutes | Found | The judge said, or else the test that finds it |\n|---|---|---|---|---|---|\n")
+	var many []string // lists of harms that are too long for the table
 	for _, c := range h.Controls {
 		said := c.Said
 		if !c.Found && c.By != "" {
 			said = "`" + c.By + "`"
 		}
-		say("| %s | %d | %s | %s | %s | %s |\n", c.Name, slices.Index(runs, run{c.Date, c.Commit})+1, harmsOf(c), c.Minutes,
+		names := strings.Split(c.Harms, "|")
+		inflicted := inWords(names)
+		if len(names) > 3 {
+			if !slices.Contains(many, inflicted) {
+				many = append(many, inflicted)
+			}
+			inflicted = fmt.Sprintf("many (%d)", slices.Index(many, inWords(names))+1)
+		}
+		say("| %s | %d | %s | %s | %s | %s |\n", c.Name, slices.Index(runs, run{c.Date, c.Commit})+1, inflicted, c.Minutes,
 			map[bool]string{true: "yes", false: "no"}[c.Found], said)
 	}
 	say("\n")
+	for i, inflicted := range many {
+		say("Many (%d): %s.\n\n", i+1, inflicted)
+	}
 }
 
-// harmsOf returns the names of a control's harms, without the expression's syntax.
-func harmsOf(c control) string { return strings.ReplaceAll(c.Harms, "|", ", ") }
+// inWords returns the descriptions of harms.
+func inWords(names []string) string {
+	var all []string
+	for _, name := range names {
+		if i := slices.IndexFunc(harms, func(h harm) bool { return h.name == name }); i >= 0 {
+			name = harms[i].what
+		}
+		all = append(all, name)
+	}
+	return strings.Join(all, "; ")
+}
 
 // percentile returns the smallest of sorted milliseconds that p percent of them do not exceed.
 func percentile(sorted []int64, p float64) string {
