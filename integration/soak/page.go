@@ -165,7 +165,7 @@ func sayRuns(say func(string, ...any), runs []record) {
 
 // columns are the figures that the columns of a run sum up.
 var columns = [][]string{
-	{"accepted"}, {"missing", "skipped", "deleted_open", "steps_missing", "published_missing"}, {"doubled", "steps_doubled"},
+	{"accepted"}, {"missing", "skipped", "deleted_open", "steps_missing", "published_missing"}, {"doubled", "steps_doubled", "steps_excess"},
 	{"pending", "uncommitted", "unsettled"}, {"steps_misordered", "published_misordered"}, {"committed_past_unstored"},
 	{"committed_backwards", "misjudged", "unknown", "published_unknown", "worker_failures"},
 	{"reruns"}, {"published_again"},

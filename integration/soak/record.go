@@ -32,7 +32,7 @@ type record struct {
 
 // promises are the figures that must be 0.
 var promises = []string{"pending", "missing", "skipped", "doubled", "misjudged", "unknown", "deleted_open",
-	"steps_missing", "steps_misordered", "steps_doubled", "published_missing", "published_unknown", "published_misordered",
+	"steps_missing", "steps_misordered", "steps_doubled", "steps_excess", "published_missing", "published_unknown", "published_misordered",
 	"committed_backwards", "committed_past_unstored", "uncommitted", "unsettled", "worker_failures"}
 
 // broken returns the promises that were not kept, with their figures.
