@@ -85,7 +85,8 @@ func newLoad(w *world, rate int) (*load, error) {
 		feed.Close()
 		return nil, errors.Join(err, done())
 	}
-	return &load{nearby: nearby, sent: make([]int, streams), world: w, rate: rate, random: rand.New(rand.NewPCG(w.seed, 1)), feed: feed, inbox: ib, done: done,
+	return &load{nearby: nearby, sent: make([]int, streams),
+		world: w, rate: rate, random: rand.New(rand.NewPCG(w.seed, 1)), feed: feed, inbox: ib, done: done,
 		direct: make(chan []handler.RawMessage, directBacklog)}, nil
 }
 

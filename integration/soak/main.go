@@ -112,7 +112,7 @@ func addRun(r record, anew bool) error {
 	return publish(h)
 }
 
-// addControls adds controls to the page, each in the place of an earlier one of that name. If anew, it drops the others.
+// addControls adds controls to the page, each in the place of an earlier one of its name. If anew, it drops all others.
 func addControls(ctx context.Context, anew bool) error {
 	found, err := readControls(json.NewDecoder(os.Stdin))
 	if err != nil {
