@@ -233,12 +233,15 @@ func sayControls(say func(string, ...any), h history) {
 	for i, r := range runs {
 		say("%d. On %s, at commit `%s`, it found %d of %d.\n", i+1, r.date, r.commit, found[r], made[r])
 	}
-	say("\n| Defect | At | Harms | Minutes | Found | The judge said, or else the test that finds it |\n|---|---|---|---|---|---|\n")
+	say("\n| Defect | At | Harms | Minutes | Found | The judge said, or else which test finds it |\n|---|---|---|---|---|---|\n")
 	var many []string // lists of harms that are too long for the table
 	for _, c := range h.Controls {
 		said := c.Said
 		if !c.Found && c.By != "" {
-			said = "`" + c.By + "`"
+			said = "`" + c.By + "` finds it"
+			if c.Hidden != "" {
+				said += "; here " + c.Hidden
+			}
 		}
 		names := strings.Split(c.Harms, "|")
 		inflicted := inWords(names)

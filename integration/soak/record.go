@@ -79,6 +79,7 @@ type control struct {
 	Found   bool
 	Said    string `json:",omitempty"`
 	By      string `json:",omitempty"` // the test that finds it without the soak
+	Hidden  string `json:",omitempty"` // why the soak does not find it
 	Harms   string `json:",omitempty"` // of its soak
 	Minutes string `json:",omitempty"`
 	Seconds float64
@@ -138,14 +139,14 @@ func readControls(events *json.Decoder) (all []control, err error) {
 	said := map[string]string{}
 	for events.More() {
 		var e struct {
-			Action, Test, Output, By string
-			Elapsed                  float64
-			Env                      []string
+			Action, Test, Output, By, Hidden string
+			Elapsed                          float64
+			Env                              []string
 		}
 		if err := events.Decode(&e); err != nil {
 			return nil, fmt.Errorf("read the controls: %w", err)
 		}
-		c := control{Name: e.Test, By: e.By, Seconds: e.Elapsed}
+		c := control{Name: e.Test, By: e.By, Hidden: e.Hidden, Seconds: e.Elapsed}
 		for _, variable := range e.Env {
 			switch name, value, _ := strings.Cut(variable, "="); name {
 			case "HARMS":
