@@ -114,7 +114,7 @@ ledger: ## MINUTES=60 SEED=n DATABASE=mariadb NEW=1: the same, and docs/ledger.m
 
 .PHONY: ledger-controls
 ledger-controls: ## which defects a short soak finds, written to docs/ledger.md
-	go run -C integration ./mutants -soak -json | go run -C integration ./soak -controls
+	go run -C integration ./mutants -soak -json | go run -C integration ./soak -controls -new
 
 .PHONY: simulate
 simulate: ## MINUTES=60 SEED=n: processes, faults and operators from seeds, in virtual time

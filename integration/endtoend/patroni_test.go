@@ -185,7 +185,7 @@ func (f *clustered) judgePublished() {
 		left, err := workload.ReadUnpublished(f.t.Context(), f.db)
 		return err == nil && left == 0
 	})
-	v, err := workload.ReadPublished(f.t.Context(), f.db, f.settings.Brokers, f.settings.OutTopic)
+	v, err := workload.ReadPublished(f.t.Context(), f.db, f.settings.Brokers, f.settings.OutTopic, nil)
 	require.NoError(f.t, err)
 	f.t.Logf("published: %+v", v)
 	require.NotZero(f.t, v.Messages)

@@ -1,10 +1,11 @@
 // Package kafkaproxy is a proxy between a test and a Kafka broker that cuts connections in the
-// middle of a response, or forges responses. For all connections to pass through the proxy, not
+// middle of a response, forges responses, or delays requests. For all connections to pass through the proxy, not
 // only the first, the broker must advertise the proxy's address. Only tests and the soak test
 // import it.
 package kafkaproxy
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -30,6 +31,10 @@ type Proxy struct {
 	left   int // how many more are to be cut
 	cut    int
 	forged map[int16][]byte // responses, by the API key of their requests
+
+	holds    func(key int16, request []byte) bool // nil if no request is held
+	held     int                                  // how many requests wait for released
+	released chan struct{}                        // closed by Release
 }
 
 // Start starts a proxy in front of a broker (host:port). Close stops it.
@@ -87,8 +92,53 @@ func (p *Proxy) forgery(key int16) []byte {
 	return p.forged[key]
 }
 
+// Hold delays requests until Release. matches chooses them by their API key and what follows it in the request. What a
+// connection sends after such a request waits, too. The broker gets a held request even if its client is gone by then.
+func (p *Proxy) Hold(matches func(key int16, request []byte) bool) {
+	p.Release()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.holds, p.released = matches, make(chan struct{})
+}
+
+// Held returns how many requests are held now.
+func (p *Proxy) Held() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.held
+}
+
+// Release sends what is held, and holds nothing more.
+func (p *Proxy) Release() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.holds != nil {
+		close(p.released)
+		p.holds = nil
+	}
+}
+
+func (p *Proxy) holding() (matches func(key int16, request []byte) bool, released chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.holds, p.released
+}
+
+// wait returns once a held request may be sent.
+func (p *Proxy) wait(released chan struct{}) {
+	count := func(n int) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.held += n
+	}
+	count(1)
+	defer count(-1)
+	<-released
+}
+
 // Close stops the proxy and closes every connection through it.
 func (p *Proxy) Close() {
+	p.Release()
 	p.mu.Lock()
 	p.closed = true
 	_ = p.listener.Close()
@@ -125,7 +175,7 @@ func (p *Proxy) connect(client net.Conn) {
 	var requests sync.WaitGroup
 	keys := &queue{}
 	requests.Go(func() {
-		_ = keys.requests(broker, client)
+		_ = p.requests(broker, client, keys)
 		_ = broker.Close()
 	})
 	_ = p.answers(client, broker, keys)
@@ -140,24 +190,10 @@ type queue struct {
 	keys []int16
 }
 
-// requests forwards the client's requests. Each is a frame that begins with its length and its API
-// key.
-func (q *queue) requests(broker io.Writer, client io.Reader) error {
-	header := make([]byte, 4+2)
-	for {
-		if _, err := io.ReadFull(client, header); err != nil {
-			return err
-		}
-		q.mu.Lock()
-		q.keys = append(q.keys, int16(binary.BigEndian.Uint16(header[4:])))
-		q.mu.Unlock()
-		if _, err := broker.Write(header); err != nil {
-			return err
-		}
-		if _, err := io.CopyN(broker, client, int64(binary.BigEndian.Uint32(header))-2); err != nil {
-			return err
-		}
-	}
+func (q *queue) add(key int16) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.keys = append(q.keys, key)
 }
 
 // next returns the key of the request that is answered now, or -1 if there is none.
@@ -170,6 +206,36 @@ func (q *queue) next() int16 {
 	key := q.keys[0]
 	q.keys = q.keys[1:]
 	return key
+}
+
+// requests forwards the client's requests. Each is a frame that begins with its length and its API key. A request that
+// may be held is read as a whole first, because its client may end.
+func (p *Proxy) requests(broker io.Writer, client io.Reader, keys *queue) error {
+	header := make([]byte, 4+2)
+	for {
+		if _, err := io.ReadFull(client, header); err != nil {
+			return err
+		}
+		size, key := int64(binary.BigEndian.Uint32(header))-2, int16(binary.BigEndian.Uint16(header[4:]))
+		rest := client
+		if matches, released := p.holding(); matches != nil {
+			request, err := io.ReadAll(io.LimitReader(client, size))
+			if err != nil {
+				return err
+			}
+			if matches(key, request) {
+				p.wait(released)
+			}
+			rest = bytes.NewReader(request)
+		}
+		keys.add(key)
+		if _, err := broker.Write(header); err != nil {
+			return err
+		}
+		if _, err := io.CopyN(broker, rest, size); err != nil {
+			return err
+		}
+	}
 }
 
 var errCut = errors.New("cut")

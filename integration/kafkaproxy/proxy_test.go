@@ -5,11 +5,13 @@ import (
 	"io"
 	"net"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
 	"github.com/gorm-inbox/inbox/integration/kafkaproxy"
+	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -62,6 +64,37 @@ func TestResponsesCutInTheirMiddleAreRefused(t *testing.T) {
 	p.CutAnswers(5, 50)
 	p.CutAnswers(0, 0)
 	require.Equal(t, 104, ask(100))
+}
+
+// A request that is held arrives after its client has gone.
+func TestHeldRequestArrivesOnceItIsReleased(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, listener.Close()) }()
+	p, err := kafkaproxy.Start(listener.Addr().String())
+	require.NoError(t, err)
+	defer p.Close()
+	p.Hold(func(key int16, request []byte) bool { return key == 8 && string(request) == "held" })
+	client, err := net.Dial("tcp", p.Address())
+	require.NoError(t, err)
+	broker, err := listener.Accept()
+	require.NoError(t, err)
+	defer func() { require.NoError(t, broker.Close()) }()
+	receive := func(size int) string {
+		content := make([]byte, size)
+		_, err := io.ReadFull(broker, content)
+		require.NoError(t, err)
+		return string(content)
+	}
+	other, held := "\x00\x00\x00\x06\x00\x09held", "\x00\x00\x00\x06\x00\x08held"
+	_, err = client.Write([]byte(other + held))
+	require.NoError(t, err)
+	require.Equal(t, other, receive(len(other)))
+	require.Eventually(t, func() bool { return p.Held() == 1 }, testenv.Patience, time.Millisecond)
+	require.NoError(t, client.Close())
+	p.Release()
+	require.Equal(t, held, receive(len(held)))
+	require.Eventually(t, func() bool { return p.Held() == 0 }, testenv.Patience, time.Millisecond)
 }
 
 // TestResponsesAreRewrittenByTheirRequests checks that a forged response keeps the correlation ID of its

@@ -157,6 +157,7 @@ func TestSoakLooksForKnownMutants(t *testing.T) {
 	require.Len(t, soaked(mutants), len(soakFinds))
 	for _, m := range soaked(mutants) {
 		require.Contains(t, m.Test.Run, "TestShortSoak")
+		require.Contains(t, m.By, "Test")
 		require.NoError(t, m.Test.declared(filepath.Join("..", "..")))
 	}
 }

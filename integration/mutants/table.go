@@ -17,6 +17,8 @@ type mutant struct {
 	Old  string // a short expression that occurs exactly once there
 	New  string
 	Test test
+	// By is the test that Test stands for with -soak, and Hidden why the soak does not find the defect, if so.
+	By, Hidden string
 }
 
 // test is the command that must fail: go test in a module's directory.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,8 +10,10 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol"
 
 	"github.com/gorm-inbox/inbox/integration/endtoend/workload"
+	"github.com/gorm-inbox/inbox/integration/kafkaproxy"
 )
 
 // down is how long a server is away in the schedule.
@@ -21,7 +24,8 @@ const down = 3 * time.Second
 func (w *world) tracks(f *fleet, l *load, only *regexp.Regexp) []track {
 	frozen := w.frozen()
 	kafka := []cell{{"coordinator_moved", w.moveCoordinator, down}, {"broker_answers_cut", w.cutKafka, 4 * time.Second},
-		{"rebalance_storm", f.storm, 0}, {"topic_recreated", w.recreateTopic, 0}}
+		{"rebalance_storm", f.storm, 0}, {"topic_recreated", w.recreateTopic, 0},
+		{"commit_late", w.delayCommits(f), 0}}
 	for id := 1; id <= 2; id++ {
 		b := w.cluster.Broker(id)
 		kafka = append(kafka,
@@ -33,7 +37,8 @@ func (w *world) tracks(f *fleet, l *load, only *regexp.Regexp) []track {
 		{name: "kills", pause: 10 * time.Second / time.Duration(f.replicas), cells: []cell{{"worker_killed", f.killOne, 0}}},
 		{name: "workers", pause: 6 * time.Second, cells: []cell{
 			{"worker_frozen", f.freezeOne, frozen + 3*time.Second}, {"worker_terminated", f.terminateOne, 0},
-			{"rolling_upgrade", f.upgrade, 0}, {"clock_jumped", f.jumpOne, 0}, {"cleaner_clock_jumped", f.jumpCleaner, 0},
+			{"rolling_upgrade", f.upgrade, 0}, {"renamed_again", f.repeatRenamed(l), 0}, {"clock_jumped", f.jumpOne, 0},
+			{"cleaner_clock_jumped", f.jumpCleaner, 0},
 			{"handler_paused", w.pauseHandler(l), 4 * time.Second}, {"poisoned_retried", w.retryPoisoned(l), 0},
 			{"replicas_down", func(lasts time.Duration) outcome { return f.killAll(lasts, l) },
 				w.settings.Retention + 5*time.Second}, // what the replicas have not read is older than Retention
@@ -225,22 +230,41 @@ func (w *world) answersCut() (n int) {
 func (w *world) recreateTopic(time.Duration) outcome {
 	ctx, cancel := context.WithTimeout(context.Background(), settlePatience)
 	defer cancel()
-	w.recreated++
-	stored := func(prefix string) func() bool {
-		return func() bool {
-			// Jobs alone: what their handlers publish is a message with the same ID.
-			n, ok := w.number(`SELECT count(DISTINCT id) FROM job_messages WHERE id LIKE $1`, prefix+"-%")
-			return ok && n == againRecords
-		}
-	}
-	before, after := fmt.Sprintf("before-%d", w.recreated), fmt.Sprintf("after-%d", w.recreated)
+	before, after := w.nextLogs()
 	if !w.produceAgain(ctx, before) {
 		return outcome{}
 	}
 	if _, all := w.await("records are stored before their topic is deleted", time.Now(), recoveryPatience,
-		stored(before)); !all {
+		w.stored(before)); !all {
 		return outcome{}
 	}
+	if !w.replaceTopic(ctx) || !w.produceAgain(ctx, after) {
+		return outcome{}
+	}
+	end := time.Now()
+	return outcome{true, func() (bool, time.Duration) {
+		took, all := w.await("records of the new log are stored", end, recoveryPatience, w.stored(after))
+		return all, took
+	}}
+}
+
+// nextLogs returns prefixes of the IDs of records in the log that is deleted next, and in the one after it.
+func (w *world) nextLogs() (before, after string) {
+	w.recreated++
+	return fmt.Sprintf("before-%d", w.recreated), fmt.Sprintf("after-%d", w.recreated)
+}
+
+// stored returns a function that reports whether all records of a log are stored.
+func (w *world) stored(prefix string) func() bool {
+	return func() bool {
+		// Jobs alone: what their handlers publish is a message with the same ID.
+		n, ok := w.number(`SELECT count(DISTINCT id) FROM job_messages WHERE id LIKE $1`, prefix+"-%")
+		return ok && n == againRecords
+	}
+}
+
+// replaceTopic deletes the topic and creates it again, and reports whether it did.
+func (w *world) replaceTopic(ctx context.Context) bool {
 	failed := w.cluster.DeleteTopic(ctx, againTopic)
 	if failed != nil { // it may be deleted all the same, and cleanup would wait for it
 		w.logf("%v", failed)
@@ -249,15 +273,80 @@ func (w *world) recreateTopic(time.Duration) outcome {
 		err := w.cluster.CreateTopic(ctx, againTopic, partitions, nil)
 		return err == nil || failed != nil && errors.Is(err, kafka.TopicAlreadyExists)
 	})
-	if failed != nil || !created || !w.produceAgain(ctx, after) {
-		return outcome{}
+	if failed != nil || !created {
+		return false
 	}
 	w.logf("topic %s was created again", againTopic)
-	end := time.Now()
-	return outcome{true, func() (bool, time.Duration) {
-		took, all := w.await("records of the new log are stored", end, recoveryPatience, stored(after))
-		return all, took
-	}}
+	return true
+}
+
+// delayCommits holds the offsets that the workers commit of a topic, kills the workers, and lets Kafka have the offsets
+// after the topic was created again. It is felt if Kafka has taken them, and all records of the new log are stored. All
+// of it has to happen before the killed workers' session is over.
+func (w *world) delayCommits(f *fleet) func(time.Duration) outcome {
+	return func(time.Duration) outcome {
+		ctx, cancel := context.WithTimeout(context.Background(), settlePatience)
+		defer cancel()
+		if w.recreated > 0 { // workers that read a new log commit its beginning first
+			last := fmt.Sprintf("after-%d", w.recreated)
+			if _, all := w.await("all records of the topic are stored", time.Now(), recoveryPatience, w.stored(last)); !all {
+				return outcome{}
+			}
+		}
+		before, after := w.nextLogs()
+		for _, proxy := range w.proxies {
+			proxy.Hold(func(key int16, request []byte) bool {
+				return protocol.ApiKey(key) == protocol.OffsetCommit && bytes.Contains(request, []byte(againTopic))
+			})
+		}
+		release := func() {
+			for _, proxy := range w.proxies {
+				proxy.Release()
+			}
+		}
+		defer release()
+		if !w.produceAgain(ctx, before) {
+			return outcome{}
+		}
+		if _, all := w.await("records are stored and their offsets are held", time.Now(), w.settings.SessionTimeout, func() bool {
+			return w.holdsCommits() && w.stored(before)()
+		}); !all {
+			return outcome{}
+		}
+		f.joining.Lock()
+		defer f.joining.Unlock()
+		for range f.replicas {
+			f.disturb("killed", true, (*workload.Worker).Kill)
+		}
+		if !w.replaceTopic(ctx) {
+			return outcome{}
+		}
+		release()
+		// A broker refuses them once the killed workers' session is over.
+		_, late := w.await("offsets of the deleted log are committed", time.Now(), time.Second, func() bool {
+			offsets, err := w.cluster.Admin.Committed(ctx, group, againTopic)
+			for _, offset := range offsets {
+				if err == nil && offset > 0 {
+					return true
+				}
+			}
+			return false
+		})
+		if !w.produceAgain(ctx, after) || !late {
+			return outcome{}
+		}
+		w.logf("offsets of a deleted log of topic %s were committed for the new one", againTopic)
+		end := time.Now()
+		return outcome{true, func() (bool, time.Duration) {
+			took, all := w.await("records of the new log are stored", end, recoveryPatience, w.stored(after))
+			return all, took
+		}}
+	}
+}
+
+// holdsCommits reports whether a route to a broker holds a request.
+func (w *world) holdsCommits() bool {
+	return slices.ContainsFunc(w.proxies, func(proxy *kafkaproxy.Proxy) bool { return proxy.Held() > 0 })
 }
 
 // againRecords is how many records a topic has before it is deleted, and after it was created again.

@@ -78,11 +78,15 @@ func (w *world) judge(f *fleet, l *load, stopped error) (map[string]int64, error
 	if err != nil {
 		return nil, err
 	}
+	excess, err := workload.ReadExcess(ctx, w.db)
+	if err != nil {
+		return nil, err
+	}
 	p, err := workload.ReadProgress(ctx, w.db)
 	if err != nil {
 		return nil, err
 	}
-	out, err := workload.ReadPublished(ctx, w.db, w.cluster.Brokers(), outTopic)
+	out, err := workload.ReadPublished(ctx, w.db, w.cluster.Brokers(), outTopic, l.sent)
 	if err != nil {
 		return nil, err
 	}
@@ -116,10 +120,10 @@ func (w *world) judge(f *fleet, l *load, stopped error) (map[string]int64, error
 	for name, value := range map[string]int{
 		"produced": v.Produced, "accepted": v.Accepted, "completed": v.Completed, "poisoned": v.Poisoned,
 		"pending": v.Pending, "reruns": v.Reruns, "missing": v.Missing, "skipped": skipped, "doubled": v.Doubled,
-		"misjudged": v.Misjudged, "unknown": v.Unknown, "deleted": p.Deleted,
+		"misjudged": v.Misjudged, "unknown": v.Unknown, "deleted": p.Deleted, "deleted_open": v.DeletedOpen,
 		"steps": lanes.Steps, "steps_missing": lanes.Missing, "steps_misordered": lanes.TxOutOfOrder,
-		"steps_doubled": lanes.Doubled,
-		"published":     out.Messages, "published_again": out.Records - out.Messages, "published_missing": out.Missing,
+		"steps_doubled": lanes.Doubled, "steps_excess": excess,
+		"published": out.Messages, "published_again": out.Records - out.Messages, "published_missing": out.Missing,
 		"published_unknown": out.Unknown, "published_misordered": out.OutOfOrder,
 		"committed_backwards": offsets.Backwards, "committed_past_unstored": offsets.PastUnstored,
 	} {

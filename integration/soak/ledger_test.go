@@ -31,8 +31,10 @@ func TestPageShowsWhatRan(t *testing.T) {
 	second := kept()
 	second.Seed, second.Minutes, second.Harms = 8, 60, map[string]tally{"worker_killed": {Done: 1000}}
 	second.Figures = map[string]int64{"produced": 10, "accepted": 10, "missing": 3, "steps_misordered": 2, "unsettled": 1}
-	golden(t, "testdata/ledger.md", page(history{Runs: []record{kept(), second}, ControlDate: "2026-01-03",
-		ControlCommit: "0123abcd", Controls: []control{{Name: "loses", Found: true, Said: "missing 3"}, {Name: "survives"}}},
+	golden(t, "testdata/ledger.md", page(history{Runs: []record{kept(), second}, Controls: []control{
+		{Name: "loses", Found: true, Said: "missing 3", By: "TestLoss", Harms: "worker_killed|broker_killed|topic_recreated|commit_late", Minutes: "2",
+			Date: "2026-01-03", Commit: "0123abcd"},
+		{Name: "survives", By: "TestSurvivor", Hidden: "it heals", Harms: "worker_killed", Minutes: "1", Date: "2026-01-02", Commit: "fedc3210"}}},
 		"## What it found\n\n| Date | Seed | Found | Since |\n|---|---|---|---|\n| 2026-01-01 | 118 | a defect | fixed |\n"))
 }
 
@@ -107,10 +109,13 @@ func TestControlsAreReadFromTheMutantsEvents(t *testing.T) {
 		return readControls(json.NewDecoder(strings.NewReader(strings.Join(lines, "\n"))))
 	}
 	found, err := read(`{"Action":"output","Test":"loses","Output":"missing 3\n"}`,
-		`{"Action":"pass","Test":"loses","Elapsed":90.5}`, `{"Action":"pass","Test":"does no harm"}`,
+		`{"Action":"pass","Test":"loses","Elapsed":90.5,"By":"TestLoss","Env":["MINUTES=1","SEED=1","HARMS=a|b"]}`,
+		`{"Action":"pass","Test":"does no harm"}`,
 		`{"Action":"output","Test":"survives","Output":"survived: no test noticed\n"}`, `{"Action":"fail","Test":"survives"}`)
 	require.NoError(t, err)
-	require.Equal(t, []control{{"loses", true, "missing 3", 90.5}, {Name: "does no harm"}, {Name: "survives"}}, found)
+	require.Equal(t, []control{
+		{Name: "loses", Found: true, Said: "missing 3", By: "TestLoss", Harms: "a|b", Minutes: "1", Seconds: 90.5},
+		{Name: "does no harm"}, {Name: "survives"}}, found)
 	_, err = read(`{"Action":"skip","Test":"x"}`)
 	require.ErrorContains(t, err, "x")
 	_, err = read()

@@ -10,7 +10,7 @@
 //	go run ./soak -minutes 10 -seed 7 -database patroni
 //	go run ./soak -minutes 5 -seed 7 -database sqlite -rate 30   processes that share a file
 //	go run ./soak -minutes 60 -seed 7 -page              also adds the run to docs/ledger.md
-//	go run ./mutants -soak -json | go run ./soak -controls   writes there which defects the judge finds
+//	go run ./mutants -soak -json | go run ./soak -controls -new   writes there which defects the judge finds
 //
 // It prints a line per event and a ledger line every few seconds. At the end it prints one "name:
 // value" line for each figure and each kind of disturbance: how often it was done, and how often its
@@ -28,6 +28,7 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -54,7 +55,7 @@ func main() {
 	name := flag.String("database", "postgres", "postgres, partitions, patroni, mariadb, mysql or sqlite")
 	harms := flag.String("harms", "", "only disturbances whose name matches this `expression`")
 	publishes := flag.Bool("page", false, "add the run to docs/ledger.md")
-	anew := flag.Bool("new", false, "with -page: drop the runs that the page has")
+	anew := flag.Bool("new", false, "with -page or -controls: drop the runs or the controls that the page has")
 	controls := flag.Bool("controls", false, "write the controls' events, read from standard input, to docs/ledger.md")
 	flag.Parse()
 	product, unknown := productNamed(*name)
@@ -70,7 +71,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if *controls {
-		exit(true, addControls(ctx))
+		exit(true, addControls(ctx, *anew))
 	}
 	useOwnMounts()
 	at, err := "", error(nil)
@@ -111,8 +112,8 @@ func addRun(r record, anew bool) error {
 	return publish(h)
 }
 
-// addControls replaces the page's controls.
-func addControls(ctx context.Context) error {
+// addControls adds controls to the page, each in the place of an earlier one of its name. If anew, it drops all others.
+func addControls(ctx context.Context, anew bool) error {
 	found, err := readControls(json.NewDecoder(os.Stdin))
 	if err != nil {
 		return err
@@ -121,9 +122,20 @@ func addControls(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	h.Controls, h.ControlDate = found, today()
-	if h.ControlCommit, err = commit(ctx); err != nil {
+	at, err := commit(ctx)
+	if err != nil {
 		return err
+	}
+	if anew {
+		h.Controls = nil
+	}
+	for _, c := range found {
+		c.Date, c.Commit = today(), at
+		if i := slices.IndexFunc(h.Controls, func(earlier control) bool { return earlier.Name == c.Name }); i >= 0 {
+			h.Controls[i] = c
+		} else {
+			h.Controls = append(h.Controls, c)
+		}
 	}
 	return publish(h)
 }

@@ -20,6 +20,7 @@ var harms = []harm{
 	{"replicas_down", "all workers killed and kept down", "nothing was processed meanwhile"},
 	{"rolling_upgrade", "workers replaced one by one by a version with renamed handlers",
 		"new workers handled messages that were accepted under the old keys"},
+	{"renamed_again", "messages come again to a version whose handlers were renamed since", "it knew some of them"},
 	{"writer_frozen", "SIGSTOP to a worker that has SQLite's write lock, for longer than `busy_timeout`",
 		"an accept failed or waited"},
 	{"processes_killed", "SIGKILL to all processes that share SQLite's file", "there were claims, and new processes took them over"},
@@ -35,6 +36,7 @@ var harms = []harm{
 	{"database_slow", "each answer of the database comes 200 ms late", "a message was accepted that late"},
 	{"database_answers_lost", "one in forty answers is lost with its connection", "answers were lost"},
 	{"commit_answers_lost", "connections are cut between a COMMIT and its answer", "the database had answered COMMITs that were cut off"},
+	{"commits_lost", "connections are cut before a COMMIT reaches the database", "COMMITs were cut off"},
 	{"connections_cut", "all connections to the database are closed, again and again", "a message could not be accepted"},
 	{"answers_silent", "half-open: statements arrive, their answers do not", "an accept failed after standing still for its timeout"},
 	{"requests_silent", "half-open: statements do not arrive, and connections stay",
@@ -58,6 +60,8 @@ var harms = []harm{
 	{"broker_answers_cut", "answers with records are cut in their middle", "answers were cut"},
 	{"rebalance_storm", "a worker joins and leaves five times in a row", "most times it was a member"},
 	{"topic_recreated", "a consumed topic is deleted and created again", "all records of the new log were accepted"},
+	{"commit_late", "all workers are killed, and their last offsets of a topic arrive after it was created again",
+		"Kafka took the offsets, and all records of the new log were accepted"},
 }
 
 // page returns the page of a history. What was found before comes from the page of the simulation.
@@ -112,8 +116,8 @@ func sayRuns(say func(string, ...any), runs []record) {
 		say("None is recorded yet.\n\n")
 		return
 	}
-	say("Lost counts messages without their rows or effects, steps, and what was to be published. Stuck counts what was left\n" +
-		"open in the end. Offset ahead counts records that a committed offset had passed before they were stored. Other\n" +
+	say("Lost counts messages without their rows or effects, steps, what was to be published, and what was deleted before it\n" +
+		"had completed. Stuck counts what was left open in the end. Offset ahead counts records that a committed offset had passed before they were stored. Other\n" +
 		"counts offsets that moved back, unrequested results, and workers that crashed or did not stop in order.\n" +
 		"Minutes is how long a run did harm: a signal may end it before the time in its command.\n\n" +
 		"| Run | Date | Database | Seed | Minutes | Accepted | Lost | Doubled | Stuck | Out of order | Offset ahead | Other " +
@@ -161,7 +165,7 @@ func sayRuns(say func(string, ...any), runs []record) {
 
 // columns are the figures that the columns of a run sum up.
 var columns = [][]string{
-	{"accepted"}, {"missing", "skipped", "steps_missing", "published_missing"}, {"doubled", "steps_doubled"},
+	{"accepted"}, {"missing", "skipped", "deleted_open", "steps_missing", "published_missing"}, {"doubled", "steps_doubled", "steps_excess"},
 	{"pending", "uncommitted", "unsettled"}, {"steps_misordered", "published_misordered"}, {"committed_past_unstored"},
 	{"committed_backwards", "misjudged", "unknown", "published_unknown", "worker_failures"},
 	{"reruns"}, {"published_again"},
@@ -211,19 +215,61 @@ func sayControls(say func(string, ...any), h history) {
 		say("The negative controls (`make ledger-controls`) have not run yet.\n\n")
 		return
 	}
-	found := 0
+	say("`make ledger-controls` puts known defects into the code, one at a time, and runs a short soak of each with the same\n" +
+		"judge, under harms that can show the defect.\n\n")
+	type run struct{ date, commit string }
+	var runs []run
+	found, made := map[run]int{}, map[run]int{}
 	for _, c := range h.Controls {
+		r := run{c.Date, c.Commit}
+		if !slices.Contains(runs, r) {
+			runs = append(runs, r)
+		}
+		made[r]++
 		if c.Found {
-			found++
+			found[r]++
 		}
 	}
-	say("`make ledger-controls` puts known defects into the code, one at a time, and runs a short soak of each with the same\n"+
-		"judge. On %s, at commit `%s`, it found %d of %d.\n\n"+
-		"| Defect | Found | The judge said |\n|---|---|---|\n", h.ControlDate, h.ControlCommit, found, len(h.Controls))
+	for i, r := range runs {
+		say("%d. On %s, at commit `%s`, it found %d of %d.\n", i+1, r.date, r.commit, found[r], made[r])
+	}
+	say("\n| Defect | At | Harms | Minutes | Found | The judge said, or else which test finds it |\n|---|---|---|---|---|---|\n")
+	var many []string // lists of harms that are too long for the table
 	for _, c := range h.Controls {
-		say("| %s | %s | %s |\n", c.Name, map[bool]string{true: "yes", false: "no"}[c.Found], c.Said)
+		said := c.Said
+		if !c.Found && c.By != "" {
+			said = "`" + c.By + "` finds it"
+			if c.Hidden != "" {
+				said += "; here " + c.Hidden
+			}
+		}
+		names := strings.Split(c.Harms, "|")
+		inflicted := inWords(names)
+		if len(names) > 3 {
+			if !slices.Contains(many, inflicted) {
+				many = append(many, inflicted)
+			}
+			inflicted = fmt.Sprintf("many (%d)", slices.Index(many, inWords(names))+1)
+		}
+		say("| %s | %d | %s | %s | %s | %s |\n", c.Name, slices.Index(runs, run{c.Date, c.Commit})+1, inflicted, c.Minutes,
+			map[bool]string{true: "yes", false: "no"}[c.Found], said)
 	}
 	say("\n")
+	for i, inflicted := range many {
+		say("Many (%d): %s.\n\n", i+1, inflicted)
+	}
+}
+
+// inWords returns the descriptions of harms.
+func inWords(names []string) string {
+	var all []string
+	for _, name := range names {
+		if i := slices.IndexFunc(harms, func(h harm) bool { return h.name == name }); i >= 0 {
+			name = harms[i].what
+		}
+		all = append(all, name)
+	}
+	return strings.Join(all, "; ")
 }
 
 // percentile returns the smallest of sorted milliseconds that p percent of them do not exceed.

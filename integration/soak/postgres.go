@@ -17,7 +17,8 @@ import (
 func (w *world) proxyCells() []cell {
 	proxy := w.database.(*pgproxy.Proxy)
 	cells := []cell{
-		{"commit_answers_lost", func(lasts time.Duration) outcome { return w.loseCommits(proxy, lasts) }, 3 * time.Second},
+		{"commit_answers_lost", func(lasts time.Duration) outcome { return w.loseCommits(proxy, pgproxy.AnswerLost, lasts) }, 3 * time.Second},
+		{"commits_lost", func(lasts time.Duration) outcome { return w.loseCommits(proxy, pgproxy.RequestLost, lasts) }, 3 * time.Second},
 		{"connections_cut", func(lasts time.Duration) outcome { return w.cutConnections(proxy, lasts) }, 3 * time.Second},
 		{"answers_silent", w.silence(proxy, pgproxy.AnswerSilent), 4 * time.Second},
 		{"requests_silent", w.silence(proxy, pgproxy.Silence), 4 * time.Second},
@@ -43,15 +44,16 @@ func (w *world) postgresCells() []cell {
 	return cells
 }
 
-// loseCommits cuts connections after PostgreSQL has committed and before its answer has arrived.
-func (w *world) loseCommits(proxy *pgproxy.Proxy, lasts time.Duration) outcome {
+// loseCommits cuts connections after PostgreSQL has committed and before its answer has arrived, or before PostgreSQL
+// is asked to commit.
+func (w *world) loseCommits(proxy *pgproxy.Proxy, fault pgproxy.Fault, lasts time.Duration) outcome {
 	const asked = 20
-	w.logf("answers to %d commits are lost", asked)
-	proxy.LoseCommits(pgproxy.AnswerLost, asked)
+	w.logf("%d commits fail: %v", asked, fault)
+	proxy.LoseCommits(fault, asked)
 	pause(context.Background(), lasts)
 	lost := asked - proxy.Left()
 	proxy.Mend()
-	w.logf("answers to %d commits were lost", lost)
+	w.logf("%d commits have failed", lost)
 	return outcome{true, w.resumed(lost > 0, effectAfter)}
 }
 

@@ -31,8 +31,8 @@ type record struct {
 }
 
 // promises are the figures that must be 0.
-var promises = []string{"pending", "missing", "skipped", "doubled", "misjudged", "unknown", "steps_missing",
-	"steps_misordered", "steps_doubled", "published_missing", "published_unknown", "published_misordered",
+var promises = []string{"pending", "missing", "skipped", "doubled", "misjudged", "unknown", "deleted_open",
+	"steps_missing", "steps_misordered", "steps_doubled", "steps_excess", "published_missing", "published_unknown", "published_misordered",
 	"committed_backwards", "committed_past_unstored", "uncommitted", "unsettled", "worker_failures"}
 
 // broken returns the promises that were not kept, with their figures.
@@ -78,15 +78,19 @@ type control struct {
 	Name    string
 	Found   bool
 	Said    string `json:",omitempty"`
+	By      string `json:",omitempty"` // the test that finds it without the soak
+	Hidden  string `json:",omitempty"` // why the soak does not find it
+	Harms   string `json:",omitempty"` // of its soak
+	Minutes string `json:",omitempty"`
 	Seconds float64
+	Date    string
+	Commit  string
 }
 
-// history is what the page shows: all runs, and the last check of the controls.
+// history is what the page shows: all runs, and the last check of each control.
 type history struct {
-	Runs          []record
-	ControlDate   string    `json:",omitempty"`
-	ControlCommit string    `json:",omitempty"`
-	Controls      []control `json:",omitempty"`
+	Runs     []record
+	Controls []control `json:",omitempty"`
 }
 
 // readHistory reads a file that may not exist yet.
@@ -135,19 +139,30 @@ func readControls(events *json.Decoder) (all []control, err error) {
 	said := map[string]string{}
 	for events.More() {
 		var e struct {
-			Action, Test, Output string
-			Elapsed              float64
+			Action, Test, Output, By, Hidden string
+			Elapsed                          float64
+			Env                              []string
 		}
 		if err := events.Decode(&e); err != nil {
 			return nil, fmt.Errorf("read the controls: %w", err)
+		}
+		c := control{Name: e.Test, By: e.By, Hidden: e.Hidden, Seconds: e.Elapsed}
+		for _, variable := range e.Env {
+			switch name, value, _ := strings.Cut(variable, "="); name {
+			case "HARMS":
+				c.Harms = value
+			case "MINUTES":
+				c.Minutes = value
+			}
 		}
 		switch e.Action {
 		case "output":
 			said[e.Test] = strings.TrimSpace(e.Output)
 		case "pass": // the short soak has failed, which may also be for want of harm
-			all = append(all, control{e.Test, said[e.Test] != "", said[e.Test], e.Elapsed})
+			c.Found, c.Said = said[e.Test] != "", said[e.Test]
+			all = append(all, c)
 		case "fail":
-			all = append(all, control{e.Test, false, "", e.Elapsed})
+			all = append(all, c)
 		case "skip":
 			return nil, fmt.Errorf("read the controls: %s: %s", e.Test, said[e.Test])
 		}

@@ -32,8 +32,8 @@ func TestShortSoakUnderPatroniBreaksNoPromise(t *testing.T) {
 	soakShortly(t, "patroni", "worker_killed|leader_killed")
 }
 
-// soakShortly does some harm for half a minute. MINUTES, SEED and HARMS make it longer, another one, or do other harm:
-// `go run ./mutants -soak` sets them.
+// soakShortly does some harm for half a minute. MINUTES, SEED, RATE and HARMS make it longer, another one, with another
+// load, or do other harm: `go run ./mutants -soak` sets them.
 func soakShortly(t *testing.T, database, harms string) {
 	t.Helper()
 	if os.Getenv("MINUTES") == "" {
@@ -45,10 +45,12 @@ func soakShortly(t *testing.T, database, harms string) {
 	require.NoError(t, err)
 	seed, err := strconv.ParseUint(cmp.Or(os.Getenv("SEED"), "1"), 10, 64)
 	require.NoError(t, err)
+	rate, err := strconv.Atoi(cmp.Or(os.Getenv("RATE"), "100"))
+	require.NoError(t, err)
 	only, err := regexp.Compile(cmp.Or(os.Getenv("HARMS"), harms))
 	require.NoError(t, err)
 	r, err := run(t.Context(), options{product: product, lasts: time.Duration(minutes * float64(time.Minute)), seed: seed,
-		rate: 100, workers: 2, harms: only})
+		rate: rate, workers: 2, harms: only})
 	var missing interface{ LeftOut() string }
 	if errors.As(err, &missing) {
 		testenv.LeaveOutIf(t, err)

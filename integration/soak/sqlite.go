@@ -65,6 +65,7 @@ func (w *world) fileTracks(f *fleet, l *load, frozen time.Duration) []track {
 			{"worker_frozen", func(lasts time.Duration) outcome { return f.freezeLeader(shared, lasts) }, freezing},
 			{"writer_frozen", func(lasts time.Duration) outcome { return f.freezeWriter(shared, lasts) }, freezing},
 			{"worker_terminated", f.terminateOne, 0}, {"rolling_upgrade", f.upgrade, 0},
+			{"renamed_again", f.repeatRenamed(l), 0},
 			{"clock_behind", f.setBack, 4 * time.Second}, {"processes_killed", f.killProcesses, 0},
 			{"handler_paused", w.pauseHandler(l), 4 * time.Second}, {"poisoned_retried", w.retryPoisoned(l), 0},
 			{"replicas_down", func(lasts time.Duration) outcome { return f.killAll(lasts, l) },

@@ -187,6 +187,24 @@ func (f *fleet) upgrade(time.Duration) outcome {
 	}}
 }
 
+// repeatRenamed accepts steps again that were accepted under the first version's keys, by the latest version of the
+// program. It is felt if some were known.
+func (f *fleet) repeatRenamed(l *load) func(time.Duration) outcome {
+	return func(time.Duration) outcome {
+		version := workload.Generation(f.generation.Load())
+		if version == workload.Original {
+			return outcome{}
+		}
+		known, err := l.acceptAgain(version)
+		if err != nil {
+			f.world.logf("steps are accepted again: %v", err)
+			return outcome{}
+		}
+		f.world.logf("%d steps were accepted again under new keys", known)
+		return outcome{known > 0, f.world.resumed(true, effectAfter)}
+	}
+}
+
 // changes is how many members join or leave in a storm.
 const changes = 10
 

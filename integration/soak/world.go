@@ -21,25 +21,26 @@ import (
 
 // world is everything in a soak except the workers.
 type world struct {
-	seed     uint64
-	began    time.Time
-	dir      string // of the workers' logs
-	product  product
-	server   database           // the present one, which its track replaces in a failover
-	database route              // the workers' route to the server; nil if there is none
-	judging  *workload.Cable    // the judge's route; nil if there is none
-	hosts    string             // the DSN of all servers of a cluster, or empty
-	pooler   *servers.PgBouncer // nil if there is none
-	pooling  sync.Mutex         // held while the pooler is to be down, or is started
-	disk     *disk              // of the server's data; nil if there is none
-	cluster  *servers.Cluster
-	proxies  []*kafkaproxy.Proxy // clients' routes to the brokers
-	db       *sql.DB
-	ledger   *workload.Ledger
-	offsets  *workload.Offsets
-	settings workload.Settings
-	watch    watch
-	leftOut  []string // what the machine lacks, and why
+	seed      uint64
+	began     time.Time
+	dir       string // of the workers' logs
+	product   product
+	server    database        // the present one, which its track replaces in a failover
+	database  route           // the workers' route to the server; nil if there is none
+	judging   *workload.Cable // the judge's route; nil if there is none
+	hosts     string          // the DSN of all servers of a cluster, or empty
+	judgesDSN string
+	pooler    *servers.PgBouncer // nil if there is none
+	pooling   sync.Mutex         // held while the pooler is to be down, or is started
+	disk      *disk              // of the server's data; nil if there is none
+	cluster   *servers.Cluster
+	proxies   []*kafkaproxy.Proxy // clients' routes to the brokers
+	db        *sql.DB
+	ledger    *workload.Ledger
+	offsets   *workload.Offsets
+	settings  workload.Settings
+	watch     watch
+	leftOut   []string // what the machine lacks, and why
 
 	recreated int // how often the topic was created again; used only by Kafka's track
 	saying    sync.Mutex
@@ -104,6 +105,7 @@ func (w *world) start(ctx context.Context) (err error) {
 		w.hosts = p.cluster.DSN()
 		judgesDSN += "&target_session_attrs=read-write" // the leader may have become a replica
 	}
+	w.judgesDSN = judgesDSN
 	if w.db, err = workload.OpenSQL(judgesDSN); err != nil {
 		return err
 	}
@@ -118,7 +120,7 @@ func (w *world) start(ctx context.Context) (err error) {
 	}
 	w.settings = workload.Quick(workersDSN)
 	w.settings.Retention, w.settings.Generation = w.product.retention, workload.Original
-	ib, closeInbox, err := w.inbox() // without a Kafka channel, so it is never started
+	ib, closeInbox, err := w.inbox(w.settings) // without a Kafka channel, so it is never started
 	if err != nil {
 		return err
 	}
@@ -175,8 +177,8 @@ func (w *world) through(broker string) (string, error) {
 }
 
 // inbox makes an inbox in this process, which accepts messages.
-func (w *world) inbox() (*inbox.Inbox, func() error, error) {
-	db, err := workload.Open(w.settings.DSN)
+func (w *world) inbox(settings workload.Settings) (*inbox.Inbox, func() error, error) {
+	db, err := workload.Open(settings.DSN)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -184,7 +186,7 @@ func (w *world) inbox() (*inbox.Inbox, func() error, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	ib, err := inbox.New(workload.InboxName, db, w.settings.Options(workload.NewHandlers(w.db), zap.NewNop())...)
+	ib, err := inbox.New(workload.InboxName, db, settings.Options(workload.NewHandlers(w.db), zap.NewNop())...)
 	if err != nil {
 		return nil, nil, errors.Join(err, pool.Close())
 	}

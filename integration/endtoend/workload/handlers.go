@@ -71,7 +71,7 @@ func (h *Handlers) LogRun(ctx context.Context, m handler.Message[Job]) error {
 		return err
 	}
 	switch {
-	case m.Payload.Poison:
+	case m.Payload.Poison || m.Payload.PoisonRun:
 		return handler.Poison(errors.Join(errAsked, h.log(ctx, m, stepPoisoned)))
 	case m.Attempt <= m.Payload.Fails:
 		return errors.Join(errAsked, h.log(ctx, m, stepFailed))

@@ -32,6 +32,8 @@ type Job struct {
 	Fails int `json:"fails,omitempty"`
 	// Poison makes the handlers poison the message at once.
 	Poison bool `json:"poison,omitempty"`
+	// PoisonRun makes only the plain handler poison the message.
+	PoisonRun bool `json:"poison_run,omitempty"`
 	// Stubborn makes the handlers continue after their context was cancelled.
 	Stubborn bool `json:"stubborn,omitempty"`
 }

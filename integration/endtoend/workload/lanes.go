@@ -156,3 +156,14 @@ func ReadLanes(ctx context.Context, db *sql.DB, produced int) (LaneVerdict, erro
 	v.Lanes, v.Steps, v.Missing = len(names), len(steps), 2*produced-len(rows)
 	return v, nil
 }
+
+// ReadExcess counts the steps that have more statuses than one for each ordered handler, whatever its key was. A claim
+// completes such a status without running the handler again, so that the handlers' rows do not show it.
+func ReadExcess(ctx context.Context, db *sql.DB) (n int, err error) {
+	const query = `SELECT count(*) FROM (
+		SELECT message_id FROM all_statuses WHERE handler_key LIKE 'step-%' GROUP BY message_id HAVING count(*) > 2) AS excess`
+	if err = db.QueryRowContext(ctx, query).Scan(&n); err != nil {
+		return 0, fmt.Errorf("read the steps' statuses: %w", err)
+	}
+	return n, nil
+}

@@ -113,6 +113,8 @@ type Verdict struct {
 	Misjudged int
 	// Unknown counts stored messages that were never produced.
 	Unknown int
+	// DeletedOpen counts statuses that cleanup has deleted although they were pending or poisoned.
+	DeletedOpen int
 	// Reruns counts runs of the plain handler beyond those that its failures explain. Crashes and
 	// lost responses cause them. They are allowed: handlers have to be idempotent because of them.
 	Reruns int
@@ -120,16 +122,17 @@ type Verdict struct {
 
 // Broken reports whether a promise was broken or something is still pending.
 func (v Verdict) Broken() bool {
-	return v.Missing+v.Doubled+v.Misjudged+v.Unknown+v.Pending > 0 || v.Accepted != v.Produced
+	return v.Missing+v.Doubled+v.Misjudged+v.Unknown+v.DeletedOpen+v.Pending > 0 || v.Accepted != v.Produced
 }
 
 // account is what was produced and what the database holds of one message.
 type account struct {
 	produced                               bool
 	stored                                 int
-	poison                                 bool // its job asks for that
+	poisonEffect, poisonRun                bool // its job asks for that
 	statuses, completed, poisoned, pending int
 	effectCompleted, runCompleted          bool
+	effectPoisoned, runPoisoned            bool
 	effects                                int
 	began, failed, done                    int // runs
 }
@@ -156,7 +159,7 @@ func (l *Ledger) accounts(ctx context.Context, db *sql.DB) (map[string]*account,
 		}
 		err := json.Unmarshal(content, &job)
 		a := of(id)
-		a.stored, a.poison = a.stored+1, job.Poison
+		a.stored, a.poisonEffect, a.poisonRun = a.stored+1, job.Poison, job.Poison || job.PoisonRun
 		return err
 	}, `SELECT id, content FROM job_messages`)
 	statuses := each(ctx, db, func(rows *sql.Rows) error {
@@ -172,6 +175,8 @@ func (l *Ledger) accounts(ctx context.Context, db *sql.DB) (map[string]*account,
 			a.completed++
 		case poisoned && !completed:
 			a.poisoned++
+			a.effectPoisoned = a.effectPoisoned || key == EffectKey
+			a.runPoisoned = a.runPoisoned || key == RunKey
 		case !completed:
 			a.pending++
 		}
@@ -210,7 +215,9 @@ func (a *account) missing() bool {
 func (a *account) doubled() bool { return a.effects > 1 || a.effects > 0 && !a.effectCompleted }
 
 func (a *account) misjudged() bool {
-	return a.stored > 0 && (a.poison && a.completed > 0 || !a.poison && a.poisoned > 0)
+	wrong := func(asked, completed, poisoned bool) bool { return asked && completed || !asked && poisoned }
+	return a.stored > 0 && (wrong(a.poisonEffect, a.effectCompleted, a.effectPoisoned) ||
+		wrong(a.poisonRun, a.runCompleted, a.runPoisoned))
 }
 
 // Verdict compares what was produced with what the database holds.
@@ -220,7 +227,8 @@ func (l *Ledger) Verdict(ctx context.Context, db *sql.DB) (Verdict, error) {
 	all, err := l.accounts(ctx, db)
 	var rejected int
 	if err == nil {
-		err = db.QueryRowContext(ctx, `SELECT count(*) FROM inbox_rejected_messages`).Scan(&rejected)
+		err = db.QueryRowContext(ctx, `SELECT (SELECT count(*) FROM inbox_rejected_messages),
+			(SELECT count(*) FROM deleted_statuses WHERE completed_at IS NULL)`).Scan(&rejected, &v.DeletedOpen)
 	}
 	if err != nil {
 		return v, fmt.Errorf("read verdict: %w", err)

@@ -21,14 +21,25 @@ const (
 	publishKey = "publish:" + outChannel // of the handler that publishes
 )
 
-// Published is what a transactional handler publishes: of a job its message ID, of a step its lane and number.
+// Published is what a transactional handler publishes: of a job its message ID, of a step its lane and number. Streams,
+// which an application publishes, share a lane, and each numbers its own messages.
 type Published struct {
 	ID   string `json:"id"`
 	Lane string `json:"lane,omitempty"`
 	N    int    `json:"n,omitempty"`
+
+	Stream int `json:"stream,omitempty"`
 }
 
-// outgoing declares the channel of what leaves. Only a lane's steps have an order.
+// StreamLane is the lane that all streams share.
+const StreamLane = "streams"
+
+// StreamMessage returns the n-th message of a stream. Streams and their messages count from 1.
+func StreamMessage(stream, n int) Published {
+	return Published{ID: fmt.Sprintf("stream-%d/%d", stream, n), Lane: StreamLane, Stream: stream, N: n}
+}
+
+// outgoing declares the channel of what leaves. Only the messages of a lane have an order.
 func (s Settings) outgoing() inbox.Option {
 	return inbox.Outgoing(outChannel,
 		inbox.ToKafka(kafkapublisher.Config{Brokers: s.Brokers, Topic: s.OutTopic, DialTimeout: 2 * time.Second,
@@ -64,13 +75,22 @@ type PublishedVerdict struct {
 	Records, Messages int
 	// Missing counts committed messages that are not there, Unknown those there that were not committed.
 	Missing, Unknown int
-	// OutOfOrder counts steps whose first record does not come directly after the first record of the step before.
+	// OutOfOrder counts steps, and messages of a stream, whose first record does not come directly after the first record
+	// of the one before.
 	OutOfOrder int
 }
 
-// ReadPublished reads the topic of what leaves from its beginning.
-func ReadPublished(ctx context.Context, db *sql.DB, brokers []string, topic string) (v PublishedVerdict, err error) {
+// ReadPublished reads the topic of what leaves from its beginning. streams are how many messages each stream has
+// committed.
+func ReadPublished(
+	ctx context.Context, db *sql.DB, brokers []string, topic string, streams []int,
+) (v PublishedVerdict, err error) {
 	committed := map[string]bool{}
+	for i, count := range streams {
+		for n := range count {
+			committed[StreamMessage(i+1, n+1).ID] = true
+		}
+	}
 	if err = each(ctx, db, func(rows *sql.Rows) error {
 		var id string
 		err := rows.Scan(&id)
@@ -87,7 +107,11 @@ func ReadPublished(ctx context.Context, db *sql.DB, brokers []string, topic stri
 	}, `SELECT lane, n FROM steps WHERE handler = 'tx'`); err != nil {
 		return v, fmt.Errorf("read steps: %w", err)
 	}
-	known, last := map[string]bool{}, map[string]int{}
+	type order struct {
+		lane   string
+		stream int
+	}
+	known, last := map[string]bool{}, map[order]int{}
 	err = readAll(ctx, brokers, topic, func(r *kgo.Record) error {
 		var p Published
 		if err := json.Unmarshal(r.Value, &p); err != nil {
@@ -102,10 +126,11 @@ func ReadPublished(ctx context.Context, db *sql.DB, brokers []string, topic stri
 			v.Unknown++
 		}
 		if p.Lane != "" {
-			if p.N != last[p.Lane]+1 {
+			of := order{p.Lane, p.Stream}
+			if p.N != last[of]+1 {
 				v.OutOfOrder++
 			}
-			last[p.Lane] = p.N
+			last[of] = p.N
 		}
 		return nil
 	})
