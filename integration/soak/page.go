@@ -117,8 +117,9 @@ func sayRuns(say func(string, ...any), runs []record) {
 		return
 	}
 	say("Lost counts messages without their rows or effects, steps, what was to be published, and what was deleted before it\n" +
-		"had completed. Stuck counts what was left open in the end. Offset ahead counts records that a committed offset had passed before they were stored. Other\n" +
-		"counts offsets that moved back, unrequested results, and workers that crashed or did not stop in order.\n" +
+		"had completed. Stuck counts what was left open in the end. Offset ahead counts records that a committed offset had\n" +
+		"passed before they were stored. Other counts offsets that moved back, unrequested results, and workers that crashed\n" +
+		"or did not stop in order.\n" +
 		"Minutes is how long a run did harm: a signal may end it before the time in its command.\n\n" +
 		"| Run | Date | Database | Seed | Minutes | Accepted | Lost | Doubled | Stuck | Out of order | Offset ahead | Other " +
 		"| Reruns, allowed | Published again, allowed |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n")
