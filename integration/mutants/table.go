@@ -38,8 +38,8 @@ func (t test) limit() time.Duration {
 }
 
 // maxMutants limits the table, so that checking all of it takes minutes and not hours. Eighteen of them are for MySQL,
-// which has traps that no other dialect has, nine for what leaves, three for what is sealed, and three for the portable
-// profile.
+// which has traps that no other dialect has, nine for what leaves, six for partitions, three for what is sealed, and
+// three for the portable profile.
 const maxMutants = 160
 
 // mutants are all mutants, in the order in which they are checked. There is one for each guarantee,

@@ -34,7 +34,8 @@ func TestPageShowsWhatRan(t *testing.T) {
 	golden(t, "testdata/ledger.md", page(history{Runs: []record{kept(), second}, Controls: []control{
 		{Name: "loses", Found: true, Said: "missing 3", By: "TestLoss", Harms: "worker_killed|broker_killed|topic_recreated|commit_late", Minutes: "2",
 			Date: "2026-01-03", Commit: "0123abcd"},
-		{Name: "survives", By: "TestSurvivor", Hidden: "it heals", Harms: "worker_killed", Minutes: "1", Date: "2026-01-02", Commit: "fedc3210"}}},
+		{Name: "survives", By: "TestSurvivor", Hidden: "it heals", Harms: "worker_killed", Minutes: "1", Date: "2026-01-02", Commit: "fedc3210",
+			How: "by hand"}}},
 		"## What it found\n\n| Date | Seed | Found | Since |\n|---|---|---|---|\n| 2026-01-01 | 118 | a defect | fixed |\n"))
 }
 

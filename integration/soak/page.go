@@ -218,11 +218,11 @@ func sayControls(say func(string, ...any), h history) {
 	}
 	say("`make ledger-controls` puts known defects into the code, one at a time, and runs a short soak of each with the same\n" +
 		"judge, under harms that can show the defect.\n\n")
-	type run struct{ date, commit string }
+	type run struct{ date, commit, how string }
 	var runs []run
 	found, made := map[run]int{}, map[run]int{}
 	for _, c := range h.Controls {
-		r := run{c.Date, c.Commit}
+		r := run{c.Date, c.Commit, c.How}
 		if !slices.Contains(runs, r) {
 			runs = append(runs, r)
 		}
@@ -232,7 +232,11 @@ func sayControls(say func(string, ...any), h history) {
 		}
 	}
 	for i, r := range runs {
-		say("%d. On %s, at commit `%s`, it found %d of %d.\n", i+1, r.date, r.commit, found[r], made[r])
+		say("%d. On %s, at commit `%s`, it found %d of %d", i+1, r.date, r.commit, found[r], made[r])
+		if r.how != "" {
+			say(", %s", r.how)
+		}
+		say(".\n")
 	}
 	say("\n| Defect | At | Harms | Minutes | Found | The judge said, or else which test finds it |\n|---|---|---|---|---|---|\n")
 	var many []string // lists of harms that are too long for the table
@@ -252,7 +256,7 @@ func sayControls(say func(string, ...any), h history) {
 			}
 			inflicted = fmt.Sprintf("many (%d)", slices.Index(many, inWords(names))+1)
 		}
-		say("| %s | %d | %s | %s | %s | %s |\n", c.Name, slices.Index(runs, run{c.Date, c.Commit})+1, inflicted, c.Minutes,
+		say("| %s | %d | %s | %s | %s | %s |\n", c.Name, slices.Index(runs, run{c.Date, c.Commit, c.How})+1, inflicted, c.Minutes,
 			map[bool]string{true: "yes", false: "no"}[c.Found], said)
 	}
 	say("\n")

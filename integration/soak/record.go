@@ -85,6 +85,7 @@ type control struct {
 	Seconds float64
 	Date    string
 	Commit  string
+	How     string `json:",omitempty"` // its soak ran, if not by make ledger-controls
 }
 
 // history is what the page shows: all runs, and the last check of each control.

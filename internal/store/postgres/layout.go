@@ -120,11 +120,14 @@ func forAnotherLayout(failure error) bool {
 // lookInterval is how long a program may go on to read the views, if nothing of it fails.
 const lookInterval = time.Minute
 
+// began is when the program began. The time since then does not jump with the host's clock.
+var began = time.Now()
+
 // Look reads the layout unless it was read within a minute. Reads of the plain tables do not fail on the views, but are
 // slow there. A database that does not answer is the next statement's matter.
 func (p *Store) Look(ctx context.Context) {
-	now, last := time.Now().UnixNano(), p.looked.Load()
-	if last != 0 && now-last < int64(lookInterval) || !p.looked.CompareAndSwap(last, now) {
+	now, next := int64(time.Since(began)), p.nextLook.Load()
+	if now < next || !p.nextLook.CompareAndSwap(next, now+int64(lookInterval)) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Second)

@@ -26,6 +26,28 @@ func opened(t *testing.T, dsn string) *parted {
 	return &parted{t, db, st.(*postgres.Store)}
 }
 
+// await waits until a query of one boolean is true.
+func (p *parted) await(query string, args ...any) {
+	p.Helper()
+	require.Eventually(p, func() (found bool) {
+		return p.db.Raw(query, args...).Scan(&found).Error == nil && found
+	}, testenv.Patience, 10*time.Millisecond)
+}
+
+// awaitLock waits until a statement like this waits for a lock.
+func (p *parted) awaitLock(statement string) {
+	p.Helper()
+	p.await(`SELECT EXISTS (SELECT FROM pg_stat_activity
+		WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE ?)`, statement)
+}
+
+// awaitIndex waits until Partition builds the first of its indexes, or has built it.
+func (p *parted) awaitIndex(valid bool) {
+	p.Helper()
+	p.await(`SELECT EXISTS (SELECT FROM pg_index
+		WHERE indisvalid = ? AND indexrelid = to_regclass('inbox_handler_statuses_open_p0'))`, valid)
+}
+
 func (p *parted) acceptTx(id string) error {
 	return p.db.Transaction(func(tx *gorm.DB) error {
 		_, err := p.store.AcceptTx(p.Context(), tx, store.AcceptBatch{Messages: []store.NewMessage{numbered(id)}, Now: noon})
@@ -103,8 +125,8 @@ func TestStatementForAnotherLayoutFailsOnce(t *testing.T) {
 	require.Equal(t, numbers[1:], locked)
 }
 
-// TestProgramsGoOnBesidePartition proves that a call that takes long blocks nobody, needs no more rights of programs,
-// runs alone, and can be repeated.
+// TestProgramsGoOnBesidePartition proves that a call that takes long blocks no statement, needs no more rights of
+// programs, runs alone, and can be repeated.
 func TestProgramsGoOnBesidePartition(t *testing.T) {
 	t.Parallel()
 	dsn := testenv.PostgresDSN(t)
@@ -144,10 +166,7 @@ func TestProgramsGoOnBesidePartition(t *testing.T) {
 	tx = reader.db.Begin(&sql.TxOptions{Isolation: sql.LevelRepeatableRead})
 	require.NoError(t, tx.Exec("SELECT FROM pg_class").Error)
 	done = partition(20 * time.Second)
-	require.Eventually(t, func() bool {
-		var building bool
-		return p.db.Raw("SELECT EXISTS (SELECT FROM pg_class WHERE relname = 'inbox_handler_statuses_open_p0')").Scan(&building).Error == nil && building
-	}, testenv.Patience, 10*time.Millisecond)
+	p.awaitIndex(false)
 	app.accept(noon, "during")
 	require.ErrorContains(t, p.store.Partition(t.Context()), "another call changes the layout")
 	require.NoError(t, app.db.Exec("DELETE FROM inbox_messages WHERE id = 'gone'").Error)
@@ -246,10 +265,7 @@ func TestDeleteAndRedeliveryDoNotDeadlock(t *testing.T) {
 	require.NoError(t, p.store.Act(t.Context(), func(tx *gorm.DB) error {
 		require.NoError(t, tx.Exec("SELECT FROM inbox_message_ids FOR UPDATE").Error)
 		go func() { done <- q.accept(noon, "a") }()
-		require.Eventually(t, func() bool {
-			var waits bool
-			return p.db.Raw("SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')").Scan(&waits).Error == nil && waits
-		}, testenv.Patience, 10*time.Millisecond)
+		p.awaitLock("%")
 		_, _, _, err := p.store.DeleteMessage(t.Context(), tx.Statement.ConnPool, claims[0].MessageNumber)
 		return err
 	}))
@@ -334,10 +350,7 @@ func TestIDOfADeletedMessageIsForgotten(t *testing.T) {
 	require.NoError(t, tx.Exec("SELECT FROM pg_class").Error)
 	done := make(chan error, 1)
 	go func() { done <- p.store.Partition(context.Background()) }()
-	require.Eventually(t, func() bool {
-		var building bool
-		return p.db.Raw("SELECT EXISTS (SELECT FROM pg_class WHERE relname = 'inbox_handler_statuses_open_p0')").Scan(&building).Error == nil && building
-	}, testenv.Patience, 10*time.Millisecond)
+	p.awaitIndex(false)
 	require.NoError(t, tx.Exec("DELETE FROM inbox_messages WHERE id IN ('gone', 'again')").Error)
 	require.NoError(t, tx.Commit().Error)
 	opened(t, dsn).accept(noon, "again")
@@ -481,21 +494,12 @@ func TestSnapshotOlderThanTheChangeFollowsIt(t *testing.T) {
 	require.NoError(t, old.Exec("SELECT FROM pg_class").Error) // keeps indexes from becoming valid
 	done := make(chan error, 1)
 	go func() { done <- p.store.Partition(context.Background()) }()
-	building := func(valid bool) func() bool {
-		return func() (found bool) {
-			return p.db.Raw("SELECT EXISTS (SELECT FROM pg_index WHERE indisvalid = ? AND indexrelid = to_regclass('inbox_handler_statuses_open_p0'))", valid).
-				Scan(&found).Error == nil && found
-		}
-	}
-	require.Eventually(t, building(false), testenv.Patience, 10*time.Millisecond)
+	p.awaitIndex(false)
 	keeps := opened(t, dsn).db.Begin()
 	require.NoError(t, keeps.Exec("SELECT FROM inbox_messages").Error) // keeps the tables from being renamed
 	require.NoError(t, old.Rollback().Error)
-	require.Eventually(t, building(true), testenv.Patience, 10*time.Millisecond)
-	require.Eventually(t, func() (waits bool) {
-		return p.db.Raw("SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE 'LOCK TABLE ONLY%')").
-			Scan(&waits).Error == nil && waits
-	}, testenv.Patience, 10*time.Millisecond)
+	p.awaitIndex(true)
+	p.awaitLock("LOCK TABLE ONLY%")
 	var open [2]*gorm.DB
 	for i := range open {
 		open[i] = late.db.Begin(&sql.TxOptions{Isolation: sql.LevelRepeatableRead})

@@ -331,12 +331,13 @@ func (p *Store) endSlot(ctx context.Context, slot int64, req store.PartitionsReq
 	if err != nil {
 		return err
 	}
-	size, err := store.Query(ctx, p.Pool(ctx), p.ofSlot(bytesSQL, slot), store.Value[int64], append([]int64{}, known...))
+	known = append([]int64{}, known...) // nil would be NULL
+	size, err := store.Query(ctx, p.Pool(ctx), p.ofSlot(bytesSQL, slot), store.Value[int64], known)
 	if err != nil {
 		return err
 	}
 	if len(known) <= maxKept && size[0] <= maxKeptBytes {
-		moved, err := p.drop(ctx, slot, append([]int64{}, known...), req.Before)
+		moved, err := p.drop(ctx, slot, known, req.Before)
 		if err == nil {
 			r.Dropped, r.Moved = r.Dropped+1, r.Moved+moved
 		}

@@ -319,10 +319,7 @@ func TestMessageThatComesLateOutlivesItsPartition(t *testing.T) {
 			}
 			done <- err
 		}()
-		require.Eventually(t, func() bool {
-			var waits bool
-			return late.db.Raw("SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')").Scan(&waits).Error == nil && waits
-		}, testenv.Patience, 10*time.Millisecond)
+		late.awaitLock("%")
 		return nil
 	}))
 	require.NoError(t, <-done)

@@ -31,8 +31,8 @@ type Store struct {
 	// profile is nil until the server was asked what it is, see choose.
 	profile  *atomic.Pointer[profile]
 	becoming *sync.Mutex
-	// looked is when Look began last, in nanoseconds.
-	looked *atomic.Int64
+	// nextLook is when Look reads the layout again, in nanoseconds since the program began.
+	nextLook *atomic.Int64
 	// outdated says that the last statement in a caller's transaction was made for another layout.
 	outdated *atomic.Bool
 	// droppable is below which number partitions had expired when a cleanup last looked.
@@ -46,7 +46,7 @@ func New(db *gorm.DB, naming models.Naming, options store.Options) (*Store, erro
 		return nil, err
 	}
 	p := &Store{large: largeContents, origin: uuid.NewString(), profile: new(atomic.Pointer[profile]),
-		becoming: new(sync.Mutex), looked: new(atomic.Int64), outdated: new(atomic.Bool), droppable: new(atomic.Int64)}
+		becoming: new(sync.Mutex), nextLook: new(atomic.Int64), outdated: new(atomic.Bool), droppable: new(atomic.Int64)}
 	tables.Singles = tables.Singles.Following(p)
 	p.Queries = operators.New(tables, operatorsForm)
 	p.Common = base.NewCommon(tables, p, statements(), operatorsForm.Form)
