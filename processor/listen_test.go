@@ -128,8 +128,9 @@ func TestWorkerPollsOnceItListensAgain(t *testing.T) {
 			require.Equal(t, id, inboxtest.Receive(t, got, "what was accepted meanwhile"))
 		}
 		inboxtest.Eventually(t, func() bool { return listeningFails(worker) == nil }, "health tells that it listens")
-		require.Len(t, logs.FilterMessage("inbox: listening failing: polling goes on").All(), 2, "once for each loss")
-		require.Len(t, logs.FilterMessage("inbox: listening recovered").All(), 2)
+		failing := logs.FilterMessage("inbox: listening failing: polling goes on").Len()
+		require.Contains(t, []int{1, 2}, failing, "once for each loss, or once for both if they are close together")
+		require.Equal(t, failing, logs.FilterMessage("inbox: listening recovered").Len())
 	})
 }
 

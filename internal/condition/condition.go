@@ -1,5 +1,5 @@
 // Package condition logs lasting failures: once when one begins, now and then while it lasts, and once when it has
-// recovered (contract 5.15, 7.8).
+// recovered (contract 5.15, 7.8). One that comes and goes is logged sparsely.
 package condition
 
 import (
@@ -17,9 +17,13 @@ import (
 // Reminder is how often a condition that lasts is logged again.
 const Reminder = 5 * time.Minute
 
+// Settle is how long after its last line a condition that begins again is not logged: an overloaded database answers
+// one call and misses the next. One that is met after Settle is logged then.
+const Settle = 10 * time.Second
+
 // Condition is something that can fail for a while, with one or several sources: partitions, tasks, or nil for the only
-// one. It is logged when it begins, every Reminder while it is met, and when the last source is well again. It is safe
-// for concurrent use.
+// one. It is logged when it begins, every Reminder while it is met, and when the last source is well again; within
+// Settle of that neither. It is safe for concurrent use.
 type Condition struct {
 	log     *zap.Logger
 	clock   clock.Clock
@@ -30,9 +34,10 @@ type Condition struct {
 	mu      sync.Mutex
 	sources map[any]struct{}
 	lasts   bool
+	said    bool  // that it lasts
 	err     error // the last
 	since   time.Time
-	logged  time.Time // when it was logged last
+	logged  time.Time // when its last line was
 	met     int       // since it began
 	over    time.Time // when it ended last
 }
@@ -47,23 +52,25 @@ func New(log *zap.Logger, clock clock.Clock, level zapcore.Level, name, meaning 
 // Name returns what fails.
 func (c *Condition) Name() string { return c.name }
 
-// Begin notes that a source meets the condition, and logs it if no source did before, or if it was logged long ago.
+// Begin notes that a source meets the condition. It logs that once since it began, and again if that was long ago.
 func (c *Condition) Begin(source any, err error, fields ...zap.Field) {
 	err = brief.Error(err)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.sources[source] = struct{}{}
-	now, first := c.now(), !c.lasts
-	c.lasts, c.err = true, err
-	if first {
-		c.since, c.met = now, 0
+	now := c.now()
+	if !c.lasts {
+		c.since, c.met, c.said = now, 0, false
 	}
+	c.lasts, c.err = true, err
 	c.met++
+	ago := now.Sub(c.logged)
 	switch {
-	case first:
-		c.logged = now
+	case !c.said && ago >= 0 && ago < Settle: // a clock that was set back hides nothing
+	case !c.said:
+		c.said, c.logged = true, now
 		c.log.Log(c.level, "inbox: "+c.name+" failing: "+c.meaning, append(fields, zap.Error(err))...)
-	case now.Sub(c.logged) >= Reminder:
+	case ago >= Reminder:
 		c.logged = now
 		c.log.Log(c.level, "inbox: "+c.name+" still failing: "+c.meaning, append(fields,
 			zap.Duration(telemetry.FieldAfter, now.Sub(c.since)), zap.Int(telemetry.FieldTimes, c.met), zap.Error(err))...)
@@ -98,8 +105,11 @@ func (c *Condition) leave(how string) {
 		return
 	}
 	c.over = c.now()
-	c.log.Info("inbox: "+c.name+" "+how, zap.Duration(telemetry.FieldAfter, c.over.Sub(c.since)),
-		zap.Int(telemetry.FieldTimes, c.met))
+	if c.said {
+		c.logged = c.over
+		c.log.Info("inbox: "+c.name+" "+how, zap.Duration(telemetry.FieldAfter, c.over.Sub(c.since)),
+			zap.Int(telemetry.FieldTimes, c.met))
+	}
 	c.lasts, c.err, c.since = false, nil, time.Time{}
 }
 

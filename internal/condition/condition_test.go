@@ -80,3 +80,39 @@ func TestConditionLogsItsBeginRemindersAndEnd(t *testing.T) {
 	_, err = c.Current()
 	require.NoError(t, err)
 }
+
+// Contract 7.8.
+func TestConditionThatComesAndGoesIsLoggedSparsely(t *testing.T) {
+	core, logs := observer.New(zap.InfoLevel)
+	clock := fxtest.NewClock(time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC))
+	c := condition.New(zap.New(core), clock, zap.WarnLevel, "fetch", "nothing comes")
+	boom := errors.New("boom")
+	for range 60 { // for 30 seconds
+		c.Begin(nil, boom)
+		_, err := c.Current()
+		require.ErrorIs(t, err, boom, "health shows each of them")
+		clock.Advance(250 * time.Millisecond)
+		c.End(nil)
+		_, err = c.Current()
+		require.NoError(t, err)
+		clock.Advance(250 * time.Millisecond)
+	}
+	require.Len(t, logs.FilterMessage("inbox: fetch failing: nothing comes").All(), 3)
+	require.Len(t, logs.FilterMessage("inbox: fetch recovered").All(), 3)
+	logs.TakeAll()
+
+	c.Begin(nil, boom)
+	c.End(nil)
+	c.Begin(nil, boom)
+	require.Empty(t, logs.All(), "it was just logged")
+	clock.Advance(condition.Settle)
+	c.Begin(nil, boom)
+	require.Len(t, logs.FilterMessage("inbox: fetch failing: nothing comes").All(), 1, "it lasts")
+	c.End(nil)
+	require.Len(t, logs.FilterMessage("inbox: fetch recovered").All(), 1)
+	logs.TakeAll()
+
+	clock.Advance(-time.Hour)
+	c.Begin(nil, boom)
+	require.Len(t, logs.All(), 1, "a clock that is set back hides nothing")
+}
