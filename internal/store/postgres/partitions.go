@@ -211,17 +211,18 @@ func (p *Store) expiredSlots(ctx context.Context, before time.Time) (expired, re
 
 // walkBound returns below which number a cleanup reads messages. Rows of a partition that will be dropped are left
 // alone until all of them have expired, so that each of them is read once. While Unpartition waits for partitions to
-// go, all are read.
+// go, or as many stay as may be, all are read: the last one takes what comes, and would never expire.
 func (p *Store) walkBound(ctx context.Context, req store.CleanupRequest) (int64, error) {
 	if !p.isPartitioned() {
 		return math.MaxInt64, nil
 	}
-	_, rest, err := p.expiredSlots(ctx, req.Earliest())
+	expired, rest, err := p.expiredSlots(ctx, req.Earliest())
 	if err != nil || len(rest) == 0 {
 		return math.MaxInt64, err
 	}
 	p.droppable.Store(rest[0] * slotSize)
-	if ending, err := p.noMore(ctx); err != nil || ending || req.Live {
+	full := len(expired)+len(rest) >= maxSlots
+	if ending, err := p.noMore(ctx); err != nil || ending || full || req.Live {
 		return math.MaxInt64, err
 	}
 	return rest[0] * slotSize, nil

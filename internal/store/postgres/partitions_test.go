@@ -267,6 +267,31 @@ func TestMessageOfAWrongClockKeepsNoPartition(t *testing.T) {
 	require.Equal(t, []string{"last", "second"}, p.rows("inbox_messages"))
 }
 
+// TestLastPartitionIsCleanedWhereNoOtherMayBegin proves that retention does not end where as many partitions stay as may
+// be, such as those with too many messages that are kept.
+func TestLastPartitionIsCleanedWhereNoOtherMayBegin(t *testing.T) {
+	t.Parallel()
+	p := newParted(t)
+	at, began := noon, 0
+	for i := range 20 {
+		p.accept(at, fmt.Sprintf("m%02d", i))
+		p.complete(at, p.claim(at, 1)...)
+		at = at.Add(2 * time.Hour)
+		_, kept := p.clean(noon.Add(-time.Hour), time.Hour, at)
+		began += kept.Began
+	}
+	require.Equal(t, 15, began, "the sixteenth takes what comes")
+	cleaned, err := p.store.Cleanup(t.Context(), store.CleanupRequest{Cutoff: at, Limit: 100})
+	require.NoError(t, err)
+	require.EqualValues(t, 20, cleaned.Messages)
+	require.Len(t, p.rows("inbox_parted_messages"), 15, "those of the other partitions go with them")
+	_, kept := p.clean(at, time.Hour, at)
+	require.Equal(t, store.PartitionsResult{Dropped: 15}, kept)
+	p.accept(at, "next")
+	_, kept = p.clean(noon, time.Hour, at.Add(2*time.Hour))
+	require.Equal(t, store.PartitionsResult{Began: 1}, kept)
+}
+
 // TestUnpartitionGoesOnWhereACleanerDied proves that a partition that no row goes to yet does not stay forever.
 func TestUnpartitionGoesOnWhereACleanerDied(t *testing.T) {
 	t.Parallel()
