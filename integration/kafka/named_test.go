@@ -177,6 +177,10 @@ func TestNamedPartitionThatDoesNotExistIsWaitedFor(t *testing.T) {
 		})
 		_, err := b.admin.CreatePartitions(t.Context(), 2, b.topic)
 		require.NoError(t, err)
+		eventually(t, "the broker tells producers of all partitions", func() bool {
+			topics, err := b.admin.ListTopics(t.Context(), b.topic)
+			return err == nil && len(topics[b.topic].Partitions) == 3
+		})
 		b.produceEach(5, 0, 1, 2)
 		b.awaitOffsets(b.group, map[int]int64{1: 5})
 		require.Equal(t, []int{0, 5, 0}, perPartition(b.ledger, b.topic, 3))
