@@ -267,8 +267,8 @@ func TestMessageOfAWrongClockKeepsNoPartition(t *testing.T) {
 	require.Equal(t, []string{"last", "second"}, p.rows("inbox_messages"))
 }
 
-// TestLastPartitionIsCleanedWhereNoOtherMayBegin proves that retention does not end where as many partitions stay as may
-// be, such as those with too many messages that are kept.
+// TestLastPartitionIsCleanedWhereNoOtherMayBegin proves that retention does not end where as many partitions stay as
+// may be, such as those with too many messages that are kept.
 func TestLastPartitionIsCleanedWhereNoOtherMayBegin(t *testing.T) {
 	t.Parallel()
 	p := newParted(t)
