@@ -219,7 +219,8 @@ func TestHandlerOfALockedTableHasWhatCanBeRead(t *testing.T) {
 		r := newRig(t, d, nil)
 		r.heartbeat(uuid.NewString(), `{"handlers":[{"keys":["mail"],"channel":"c"}]}`, "mail")
 		require.NoError(t, r.ops.Pause(t.Context(), ada, "mail"))
-		o, err := r.ib.Ops(func(o *ops.Options) { o.StatementTimeout = 500 * time.Millisecond })
+		// It is the time for a new connection, too.
+		o, err := r.ib.Ops(func(o *ops.Options) { o.StatementTimeout = 2 * time.Second })
 		require.NoError(t, err)
 		require.NoError(t, d.DB.Transaction(func(tx *gorm.DB) error {
 			inboxtest.Exec(t, tx, "LOCK TABLE inbox_handler_statuses IN ACCESS EXCLUSIVE MODE")

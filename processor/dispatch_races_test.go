@@ -219,12 +219,31 @@ func TestConcurrentAcceptsSplitTheFreeSlots(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite's accepts take turns
 		db, gate := gated(t, d)
 		ib := startDispatching(t, db, slots(2, 0), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
-		heldAccept(t, ib, gate, "1")
-		heldAccept(t, ib, gate, "2")
-		inboxtest.Accept(t, ib, "3")
-		s := inboxtest.Status(t, ib, "3", "h")
-		require.EqualValues(t, 1, s.Version)
-		require.Nil(t, s.WorkerID, "no slot is left, neither for a claim")
+		hold := func(id string) (open func()) {
+			committed, open := gate.hold()
+			t.Cleanup(open)
+			acceptMeanwhile(ib, id)
+			inboxtest.Receive(t, committed, "the commit")
+			return open
+		}
+		for n, deadline := 0, time.Now().Add(inboxtest.Patience); ; n++ {
+			require.True(t, time.Now().Before(deadline), "the machine is too slow: accepts keep their slots for 100 ms")
+			began, id := time.Now(), func(name string) string { return fmt.Sprintf("%s %d", name, n) }
+			first, second := hold(id("first")), hold(id("second"))
+			inboxtest.Accept(t, ib, id("third"))
+			third := inboxtest.Status(t, ib, id("third"), "h")
+			if time.Since(began) < 100*time.Millisecond {
+				require.NotNil(t, inboxtest.Status(t, ib, id("first"), "h").WorkerID, "it is claimed")
+				require.NotNil(t, inboxtest.Status(t, ib, id("second"), "h").WorkerID, "it is claimed")
+				require.EqualValues(t, 1, third.Version)
+				require.Nil(t, third.WorkerID, "no slot is left, neither for a claim")
+				return
+			}
+			first()
+			second()
+			inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "all are completed")
+			settleDown(t, ib)
+		}
 	})
 }
 
