@@ -149,7 +149,9 @@ func (a *Acceptor) AcceptTx(ctx context.Context, tx *gorm.DB, messages ...handle
 		err = invalid(p.results)
 	}
 	if err == nil && len(p.batch.Messages) > 0 {
-		err = a.persistTx(ctx, tx, p)
+		if err = a.persistTx(ctx, tx, p); err != nil {
+			handlertx.Failed(tx, err)
+		}
 	}
 	span.End(err)
 	if err != nil {

@@ -208,6 +208,20 @@ func AfterCommit(tx *gorm.DB, f func()) bool {
 	return true
 }
 
+// Failed notes a failure in the handler's transaction that tx is a session of, although its statements were taken back:
+// a handler that swallows it commits nothing. It does nothing if tx is in no transaction that a handler runs in.
+func Failed(tx *gorm.DB, failure error) {
+	g, ok := unprepared(tx.Statement.ConnPool).(*Guard)
+	if !ok {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.failed == nil {
+		g.failed = failure
+	}
+}
+
 // Committed calls the functions that wait for the transaction's commit.
 func (g *Guard) Committed() {
 	g.mu.Lock()

@@ -371,6 +371,24 @@ func TestCommitNotifiesOnlyWorkNotUndone(t *testing.T) {
 	require.False(t, AfterCommit(session, nil))
 }
 
+// Contract 5.11: what the inbox has taken back for a failed call is not the handler's to swallow.
+func TestFailureThatWasTakenBackIsNotSwallowed(t *testing.T) {
+	_, tx := pretend(t)
+	g := guard(tx, kinds["telling"])
+	session := &gorm.DB{Statement: &gorm.Statement{ConnPool: &gorm.PreparedStmtTX{Tx: g}}}
+	require.NoError(t, ways["Exec"](g, "SAVEPOINT own"))
+	require.NoError(t, ways["Exec"](g, "SAVEPOINT inbox"))
+	require.Error(t, ways["Exec"](g, "fail"))
+	require.NoError(t, ways["Exec"](g, "ROLLBACK TO SAVEPOINT inbox"))
+	require.NoError(t, g.Swallowed())
+	Failed(session, errFailed)
+	require.ErrorIs(t, g.Swallowed(), errFailed)
+	require.NoError(t, Steer(t.Context(), session, "ROLLBACK TO own"))
+	require.NoError(t, g.Swallowed(), "the handler has undone the call")
+	session.Statement.ConnPool = tx
+	Failed(session, errFailed)
+}
+
 func TestSettingsAreDetected(t *testing.T) {
 	for text, sets := range map[string]bool{"SET a = 1": true, "insert; set b = 2": true, "UPDATE t SET a = 1": false} {
 		for kind := range kinds {
