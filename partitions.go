@@ -14,7 +14,8 @@ import (
 var ErrPartitionsLeft = store.ErrPartitionsLeft
 
 // Partition gives an inbox's tables the partitioned layout, in which cleanup drops whole partitions instead of deleting
-// rows (contract 6.8). It needs PostgreSQL, tables that exist, a role that owns them, and a pool of two connections.
+// rows (contract 6.8). It needs PostgreSQL, MySQL 8.4 or MariaDB 11.4 (docs/partitions.md says what differs there),
+// tables that exist, a role that owns them, and a pool of two connections.
 // Programs may use the tables meanwhile if they have this version of the module: their first statement for the other
 // layout fails, and a call of AcceptTx or ProcessPending may therefore fail once, with a transient error. Reading all
 // IDs takes long on large tables. Before and after that it waits for a moment without long transactions, until ctx

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/integration/endtoend/workload"
 	"github.com/gorm-inbox/inbox/integration/servers"
+	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/ops"
 )
 
@@ -325,26 +325,21 @@ func (f *clustered) pauseSinceLoss(rows string) time.Duration {
 	return time.Duration(milliseconds) * time.Millisecond
 }
 
-// failoversVariable names the environment variable with the losses of this run: a number, by which one rotates, or all.
-const failoversVariable = "INBOX_TEST_FAILOVERS"
-
 // TestPatroniFailoversLoseAndDoubleNothing proves contract 2, 5.7 and 5.12 on a cluster as users run it, with a
 // synchronous replica. However the leader is lost, what was acknowledged is stored, handled and published, in the order
 // of its lanes. With all losses, each new leader also waits for ttl, which users see.
 func TestPatroniFailoversLoseAndDoubleNothing(t *testing.T) {
 	t.Parallel()
-	chosen, turn := leaderLosses, os.Getenv(failoversVariable)
-	if turn != "all" {
-		n, err := strconv.Atoi("0" + turn)
-		require.NoError(t, err, failoversVariable)
-		others := leaderLosses[2:]
-		chosen = append(slices.Clone(leaderLosses[:2]), others[n%len(others)])
+	chosen, others := leaderLosses, leaderLosses[2:]
+	turn := testenv.Turn(t, len(others))
+	if turn != testenv.All {
+		chosen = append(slices.Clone(leaderLosses[:2]), others[turn])
 	}
 	f := newClustered(t)
 	for _, l := range chosen {
 		f.underAll(l.name, func() {
 			f.goesOn()
-			f.failOver(l, turn != "all")
+			f.failOver(l, turn != testenv.All)
 		})
 	}
 	f.finish()

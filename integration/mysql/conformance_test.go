@@ -20,6 +20,20 @@ func TestMariaDB(t *testing.T) { conform(t, testenv.MariaDBVariable) }
 
 func TestMySQL(t *testing.T) { conform(t, testenv.MySQLVariable) }
 
+func TestMariaDBPartitioned(t *testing.T) { conformPartitioned(t, testenv.MariaDBVariable) }
+
+func TestMySQLPartitioned(t *testing.T) { conformPartitioned(t, testenv.MySQLVariable) }
+
+// conformPartitioned runs the suite in the partitioned layout, or the part of it whose turn it is.
+func conformPartitioned(t *testing.T, variable string) {
+	leaveOutWithoutPartitions(t, variable)
+	storetest.RunPartitionedOn(t, func(t *testing.T) (*gorm.DB, store.Store) {
+		return storetest.MigratedMySQLSpread(t, openOn(t, variable))
+	}, func(t *testing.T) (*gorm.DB, store.Store) {
+		return storetest.MigratedMySQLKept(t, openOn(t, variable))
+	}, func(*gorm.DB) storetest.Server { return &server{} }, testenv.Turn(t, storetest.PartitionedParts))
+}
+
 // conform runs the suite on the server that a variable of the environment names.
 func conform(t *testing.T, variable string) {
 	if os.Getenv(variable) == "" {
@@ -80,7 +94,7 @@ var gates atomic.Int64
 // Hold has a trigger wait for a lock of the server. An accept locks the known messages before it inserts others, so it
 // is held before that.
 func (*server) Hold(db *gorm.DB, event storetest.Event) (release func() error, err error) {
-	gate := fmt.Sprintf("%s %d %d", event.Table, os.Getpid(), gates.Add(1)) // other processes test on this server, too
+	gate := fmt.Sprintf("gate %d %d", os.Getpid(), gates.Add(1)) // other processes test on this server, too
 	db = ofServer(db)
 	held := db.Session(&gorm.Session{NewDB: true}).Begin()
 	var got int
@@ -136,6 +150,10 @@ func (*server) Survive(tx *gorm.DB) error {
 }
 
 func (*server) Evicts() bool { return false }
+
+func (*server) DropTrigger(name, _ string) string { return "DROP TRIGGER " + name }
+
+func (*server) CreatesInPartitions() bool { return false }
 
 func (*server) Terminate(db, tx *gorm.DB) error {
 	var id int

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/store"
@@ -30,12 +31,22 @@ func messagesFor(handler string, ids ...string) (all []store.NewMessage) {
 // TestStatementsWaitForNoOtherRowOfASmallInbox runs what changes rows by their keys on tables of some fifty rows, which
 // a plan may rather scan. Each table has a row that another transaction has inserted or locked and not committed.
 func TestStatementsWaitForNoOtherRowOfASmallInbox(t *testing.T) {
-	onEach(t, checkStatementsWaitForNoOtherRowOfASmallInbox)
+	onEach(t, func(t *testing.T, open opener) {
+		db, st := storetest.Migrated(t, open(t))
+		checkStatementsWaitForNoOtherRowOfASmallInbox(t, db, st)
+	})
 }
 
-func checkStatementsWaitForNoOtherRowOfASmallInbox(t *testing.T, open opener) {
+// TestStatementsWaitForNoOtherRowOfSmallPartitions does the same in the partitioned layout.
+func TestStatementsWaitForNoOtherRowOfSmallPartitions(t *testing.T) {
+	onBoth(t, func(t *testing.T, variable string) {
+		db, st := storetest.MigratedMySQLKept(t, openOn(t, variable))
+		checkStatementsWaitForNoOtherRowOfASmallInbox(t, db, st)
+	})
+}
+
+func checkStatementsWaitForNoOtherRowOfASmallInbox(t *testing.T, db *gorm.DB, st store.Store) {
 	const rows = 50
-	db, st := storetest.Migrated(t, open(t))
 	ids, workers := make([]string, rows), make([]string, rows)
 	for i := range ids {
 		ids[i], workers[i] = fmt.Sprintf("m%02d", i), uuid.NewString()
@@ -87,7 +98,7 @@ func checkStatementsWaitForNoOtherRowOfASmallInbox(t *testing.T, open opener) {
 		require.Equal(t, []bool{true, false}, []bool{applied[0], applied[rows]}, "all but the row in use")
 		return nil
 	}
-	cleanup := store.CleanupRequest{Cutoff: later, Until: later, Limit: 30}
+	cleanup := store.CleanupRequest{Cutoff: later, Until: later, Limit: 30, Live: true}
 	for _, each := range []struct {
 		name string
 		run  func(ctx context.Context) error
@@ -191,41 +202,53 @@ func TestCompletionLocksRowsInTheOrderOfTheirIDs(t *testing.T) {
 // rows would have locked all of them.
 func TestOpenClaimLeavesTheRowsAfterItsOwnToOthers(t *testing.T) {
 	onEach(t, func(t *testing.T, open opener) {
-		const each = 100
 		db, st := storetest.Migrated(t, open(t))
-		var ids []string
-		for i := range 2 * each {
-			ids = append(ids, fmt.Sprintf("m%03d", i))
-		}
-		_, err := st.Accept(t.Context(), batchOf(ids...))
-		require.NoError(t, err)
-		require.NoError(t, db.Exec(`ANALYZE TABLE inbox_handler_statuses`).Error)
-		release, err := new(server).Hold(db, storetest.Event{Statement: "UPDATE", Table: "inbox_handler_statuses"})
-		require.NoError(t, err)
-		defer func() { require.NoError(t, release()) }()
-		claim := func() <-chan []store.Claim {
-			claimed := make(chan []store.Claim, 1)
-			go func() {
-				got, err := st.Claim(t.Context(), store.ClaimRequest{Now: loaded,
-					Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: each}}})
-				if err == nil {
-					claimed <- got.Claims
-				}
-				close(claimed)
-			}()
-			return claimed
-		}
-		first := claim()
-		waitForLock(t, db)
-		second := claim()
-		waitForLocks(t, db, 2, second)
-		require.NoError(t, release())
-		var claimed []string
-		for _, claims := range []<-chan []store.Claim{first, second} {
-			for _, c := range inboxtest.Receive(t, claims, "a claim") {
-				claimed = append(claimed, c.MessageID)
-			}
-		}
-		require.Equal(t, ids, claimed)
+		checkOpenClaimLeavesTheRowsAfterItsOwnToOthers(t, db, st)
 	})
+}
+
+// TestOpenClaimLeavesTheRowsAfterItsOwnInPartitions does the same in the partitioned layout.
+func TestOpenClaimLeavesTheRowsAfterItsOwnInPartitions(t *testing.T) {
+	onBoth(t, func(t *testing.T, variable string) {
+		db, st := storetest.MigratedMySQLSpread(t, openOn(t, variable))
+		checkOpenClaimLeavesTheRowsAfterItsOwnToOthers(t, db, st)
+	})
+}
+
+func checkOpenClaimLeavesTheRowsAfterItsOwnToOthers(t *testing.T, db *gorm.DB, st store.Store) {
+	const each = 100
+	var ids []string
+	for i := range 2 * each {
+		ids = append(ids, fmt.Sprintf("m%03d", i))
+	}
+	_, err := st.Accept(t.Context(), batchOf(ids...))
+	require.NoError(t, err)
+	require.NoError(t, db.Exec(`ANALYZE TABLE inbox_handler_statuses`).Error)
+	release, err := new(server).Hold(db, storetest.Event{Statement: "UPDATE", Table: "inbox_handler_statuses"})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, release()) }()
+	claim := func() <-chan []store.Claim {
+		claimed := make(chan []store.Claim, 1)
+		go func() {
+			got, err := st.Claim(t.Context(), store.ClaimRequest{Now: loaded,
+				Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: each}}})
+			if err == nil {
+				claimed <- got.Claims
+			}
+			close(claimed)
+		}()
+		return claimed
+	}
+	first := claim()
+	waitForLock(t, db)
+	second := claim()
+	waitForLocks(t, db, 2, second)
+	require.NoError(t, release())
+	var claimed []string
+	for _, claims := range []<-chan []store.Claim{first, second} {
+		for _, c := range inboxtest.Receive(t, claims, "a claim") {
+			claimed = append(claimed, c.MessageID)
+		}
+	}
+	require.Equal(t, ids, claimed)
 }

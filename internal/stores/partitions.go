@@ -39,7 +39,7 @@ func repartition(
 	}
 	able, ok := st.(repartitioner)
 	if !ok {
-		return errors.New("partitions: only PostgreSQL has them")
+		return errors.New("partitions: SQLite has none")
 	}
 	if err := change(able, ctx); err != nil {
 		return fmt.Errorf("partitions: %w", err)

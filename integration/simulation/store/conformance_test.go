@@ -96,6 +96,10 @@ func (s *server) Survive(*gorm.DB) error { return nil }
 
 func (s *server) Evicts() bool { return true }
 
+func (s *server) DropTrigger(string, string) string { panic("there are no partitions") }
+
+func (s *server) CreatesInPartitions() bool { panic("there are no partitions") }
+
 func (s *server) Terminate(db, tx *gorm.DB) error {
 	if err := locked(tx, `SELECT lock_row('a session', 1, 3, false)`); err != nil {
 		return err

@@ -97,7 +97,7 @@ func (c Common) Look(context.Context) {}
 // Follow returns the failure: the layout is not its cause.
 func (c Common) Follow(_ context.Context, _ string, failure error) error { return failure }
 
-// Partitioned is true on PostgreSQL alone, and there only if the tables were changed so.
+// Partitioned is true on servers alone, and there only if the tables were changed so.
 func (c Common) Partitioned(context.Context) (bool, error) { return false, nil }
 
 // KeepPartitions does nothing where there are no partitions.

@@ -26,8 +26,13 @@ const maxStatement = 4 << 20
 
 // insertMessagesSQL inserts messages. The unique key on (id, namespace) refuses those that are known.
 func insertMessagesSQL(rows int) string {
-	return `INSERT INTO {messages} (id, namespace, transport_name, type, source, content, content_type, serialized_properties, ordering_key, received_at)
-VALUES ` + strings.Repeat(`, (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, rows)[2:]
+	return `INSERT INTO {messages} ({number,}id, namespace, transport_name, type, source, content, content_type, serialized_properties, ordering_key, received_at)
+VALUES ` + strings.Repeat(`, ({its number,}?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, rows)[2:]
+}
+
+// insertIDsSQL is first in the partitioned layout. The primary key refuses messages that are known.
+func insertIDsSQL(rows int) string {
+	return `INSERT INTO {message ids} (id, namespace) VALUES ` + strings.Repeat(`, (?, ?)`, rows)[2:]
 }
 
 // insertStatusesSQL inserts statuses in the order of acceptance, which is that of their sequence.
@@ -44,19 +49,18 @@ const (
 	knownSQL = `
 SELECT m.id, m.namespace, m.number, m.type, m.source, m.received_at, m.content, LENGTH(m.content) + LENGTH(m.serialized_properties),
 	` + base.SealedTerm + `
-FROM ` + theseMessages + ` FOR UPDATE`
+FROM ({rows ?1}) c STRAIGHT_JOIN {these messages} FOR UPDATE`
 
 	numbersSQL = `SELECT m.id, m.namespace, m.number FROM ` + theseMessages
 
 	// theseMessages uses the unique key on (id, namespace), in the order of the rows. Of a list of pairs MariaDB would use
 	// the first column alone, and wait for the same ID in other namespaces.
-	theseMessages = `({rows ?1}) c STRAIGHT_JOIN {messages} m FORCE INDEX (by_id) ON m.id = c.c0 AND m.namespace = c.c1`
+	theseMessages = `({rows ?1}) c STRAIGHT_JOIN {these ids}`
 
 	// acceptKeysSQL uses the unique key on (message_number, handler_key), which has all that it reads. It locks these
 	// entries, not the rows, so that a snapshot of the caller's transaction does not hide what has been committed since.
 	acceptKeysSQL = `
-SELECT s.message_number, s.handler_key FROM ({rows ?1}) c STRAIGHT_JOIN {statuses} s FORCE INDEX (message)
-	ON s.message_number = c.c0 WHERE s.handler_key IN ({list ?2}) LOCK IN SHARE MODE`
+SELECT s.message_number, s.handler_key FROM ({rows ?1}) c STRAIGHT_JOIN {these keys} LOCK IN SHARE MODE`
 
 	// acceptRejectedSQL inserts one row and finds a conflict by the unique key on the coordinates.
 	acceptRejectedSQL = `
@@ -93,11 +97,11 @@ func (s *Store) Accept(ctx context.Context, batch store.AcceptBatch) ([]store.Ac
 
 // AcceptTx looks at the caller's snapshot once, see InsertNew.
 func (s *Store) AcceptTx(ctx context.Context, tx *gorm.DB, batch store.AcceptBatch) ([]store.Accepted, error) {
-	pool, err := base.Joined(tx)
-	if err != nil {
-		return nil, base.Doing("accept", err)
-	}
-	results, err := base.Accept(ctx, pool, &accept{Store: s, joined: true}, batch)
+	var results []store.Accepted
+	err := s.joined(ctx, tx, func(pool gorm.ConnPool) (err error) {
+		results, err = base.Accept(ctx, pool, &accept{Store: s, joined: true}, batch)
+		return err
+	})
 	return results, base.Doing("accept", err)
 }
 
@@ -207,17 +211,61 @@ func (s *Store) insert(ctx context.Context, pool gorm.ConnPool, messages []*stor
 			fits++
 		}
 		n := chunks[slices.IndexFunc(chunks, func(n int) bool { return n <= fits })]
-		args := make([]any, 0, n*10)
+		args, text := make([]any, 0, n*12), s.Text(insertMessagesSQL(n))
+		partitioned := strings.Count(text, "?") > n*10 // by the text: the layout may change any time
 		for _, m := range left[:n] {
+			if partitioned {
+				args = append(args, m.ID, m.Namespace)
+			}
 			args = append(args, m.ID, m.Namespace, m.TransportName, m.Type, m.Source, base.Filled(m.Content), m.ContentType,
 				m.SerializedProperties, m.OrderingKey, mysqldialect.Time(received))
 		}
-		if _, err := store.Exec(ctx, pool, s.Text(insertMessagesSQL(n)), args...); err != nil {
+		write := func() error {
+			_, err := store.Exec(ctx, pool, text, args...)
+			return err
+		}
+		if partitioned {
+			write = func() error { return s.insertWithIDs(ctx, pool, left[:n], text, args) }
+		}
+		if err := write(); err != nil {
 			return done, err
 		}
 		done += n
 	}
 	return done, nil
+}
+
+// insertWithIDs inserts messages in the partitioned layout, all or none: a caller that commits its transaction in spite
+// of a failure would leave IDs without messages, which could never be accepted again.
+func (s *Store) insertWithIDs(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage, text string,
+	args []any,
+) error {
+	ids := make([]any, 0, len(messages)*2)
+	for _, m := range messages {
+		ids = append(ids, m.ID, m.Namespace)
+	}
+	return allOrNothing(ctx, pool, func() error {
+		_, err := store.Exec(ctx, pool, s.Text(insertIDsSQL(len(messages))), ids...)
+		if err == nil {
+			_, err = store.Exec(ctx, pool, text, args...)
+		}
+		return err
+	})
+}
+
+// allOrNothing takes back what work has done in a transaction if it fails.
+func allOrNothing(ctx context.Context, pool gorm.ConnPool, work func() error) error {
+	if _, err := store.Exec(ctx, pool, `SAVEPOINT inbox_part`); err != nil {
+		return err
+	}
+	err := work()
+	if err != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), firstRead)
+		defer cancel()
+		// If this fails, too, the server has rolled back the whole transaction, or nothing more may run in it.
+		_, _ = store.Exec(ctx, pool, `ROLLBACK TO SAVEPOINT inbox_part`)
+	}
+	return err
 }
 
 func (s *Store) numbers(ctx context.Context, pool gorm.ConnPool, statement string, messages []*store.NewMessage) (

@@ -15,20 +15,21 @@ import (
 )
 
 const (
-	// candidatesSQL walks the index on (received_at, number).
+	// candidatesSQL walks the index on (received_at, number): with partitions, of those below a number.
 	candidatesSQL = `
-SELECT number, received_at FROM {messages} FORCE INDEX (received_at)
-WHERE received_at < ?1 AND received_at >= ?2 AND (received_at > ?2 OR number > ?3) ORDER BY received_at, number LIMIT ?4`
+SELECT m.number, m.received_at, {remembered} FROM {messages} m FORCE INDEX (received_at)
+WHERE m.received_at < ?1 AND m.received_at >= ?2 AND (m.received_at > ?2 OR m.number > ?3) AND m.number < ?5
+ORDER BY m.received_at, m.number LIMIT ?4`
 
 	// completionsSQL reads the statuses of messages by the unique key on (message_number, handler_key).
 	completionsSQL = `
 SELECT message_number, handler_key, id, completed_at FROM {statuses} FORCE INDEX (message) WHERE message_number IN ({list ?1})`
 
-	// lockNumbersSQL uses the primary key. It skips messages that an accept or another cleanup has locked. The next run
-	// comes back to these.
+	// lockNumbersSQL uses the primary key, with partitions also the unique key on the numbers of IDs. It skips messages
+	// that an accept or another cleanup has locked. The next run comes back to these.
 	lockNumbersSQL = `
-SELECT number FROM {messages} FORCE INDEX (PRIMARY) WHERE number IN ({list ?1}) AND received_at IS NOT NULL
-ORDER BY number FOR UPDATE SKIP LOCKED`
+SELECT m.number FROM {numbered} WHERE {number} IN ({list ?1}) AND m.received_at IS NOT NULL
+ORDER BY {number} FOR UPDATE SKIP LOCKED`
 
 	// lockEndedSQL locks completed statuses at the version that was archived, by the primary key.
 	lockEndedSQL = versionedSQL + ` AND s.completed_at IS NOT NULL FOR UPDATE`
@@ -133,12 +134,16 @@ func (s *Store) Expired(ctx context.Context, req store.CleanupRequest) (store.Ex
 	if !req.After.ReceivedAt.IsZero() {
 		after = mysqldialect.Time(req.After.ReceivedAt)
 	}
+	bound, err := s.walkBound(ctx, req)
+	if err != nil {
+		return store.ExpiredBatch{Next: req.After}, base.Doing("find expired partitions", err)
+	}
 	candidates, err := store.Query(ctx, s.Pool(ctx), s.Text(candidatesSQL), func(rows *sql.Rows, c *base.Candidate) error {
 		var received store.Stamp
-		err := rows.Scan(&c.MessageNumber, &received)
+		err := rows.Scan(&c.MessageNumber, &received, &c.Expired)
 		c.ReceivedAt = received.Time
 		return err
-	}, base.WalkEnd(req), after, req.After.MessageNumber, req.Limit)
+	}, base.WalkEnd(req), after, req.After.MessageNumber, req.Limit, bound)
 	numbers := make([]int64, len(candidates))
 	for i, c := range candidates {
 		numbers[i] = c.MessageNumber
@@ -152,8 +157,8 @@ func (s *Store) Expired(ctx context.Context, req store.CleanupRequest) (store.Ex
 	}
 	for i := range candidates {
 		statuses := of[candidates[i].MessageNumber]
-		candidates[i].Expired = len(statuses) == 0 ||
-			slices.ContainsFunc(statuses, func(c completion) bool { return c.expired(req) })
+		candidates[i].Expired = candidates[i].Expired && (len(statuses) == 0 ||
+			slices.ContainsFunc(statuses, func(c completion) bool { return c.expired(req) }))
 	}
 	return base.Walked(req, candidates), nil
 }
@@ -182,22 +187,28 @@ func (s *Store) Cleanup(ctx context.Context, req store.CleanupRequest) (store.Cl
 		}
 		var whole []int64
 		var ids []string
+		var withPartition int64 // statuses that are dropped later
 		for _, number := range numbers {
-			left := 0
+			var expired []string
 			for _, c := range of[number] {
 				if c.expired(req) {
-					ids = append(ids, c.id)
-				} else {
-					left++
+					expired = append(expired, c.id)
 				}
 			}
-			if left == 0 {
+			isWhole := len(expired) == len(of[number])
+			if isWhole {
 				whole = append(whole, number)
+			}
+			if isWhole && s.goesWithPartition(number) {
+				withPartition += int64(len(expired))
+			} else {
+				ids = append(ids, expired...)
 			}
 		}
 		slices.Sort(ids) // the order in which others lock statuses: a join locks in the order of its list
 		if result.Statuses, err = execAll(ctx, s, pool, deleteStatusesSQL, listOf(ids)); err == nil {
-			result.Messages, err = execAll(ctx, s, pool, deleteMessagesSQL, listOf(whole))
+			result.Statuses += withPartition
+			result.Messages, err = s.deleteWhole(ctx, pool, whole)
 		}
 		return err
 	})
@@ -240,7 +251,7 @@ func (s *Store) DeleteExpired(ctx context.Context, expired []store.ExpiredMessag
 			return err
 		}
 		empty := slices.DeleteFunc(slices.Clone(whole), func(number int64) bool { return len(left[number]) > 0 })
-		result.Messages, err = execAll(ctx, s, pool, deleteMessagesSQL, listOf(empty))
+		result.Messages, err = s.deleteWhole(ctx, pool, empty)
 		result.Passed = int64(len(expired)-len(ours)+len(whole)) - result.Messages
 		return err
 	})

@@ -115,19 +115,19 @@ func (s *Store) complete(ctx context.Context, pool gorm.ConnPool, completions []
 func (s *Store) CompleteTx(ctx context.Context, tx *gorm.DB, completions []store.Completion, at time.Time) (
 	[]bool, error,
 ) {
-	pool, err := base.Joined(tx)
-	if err != nil {
-		return nil, base.Doing("complete", err)
-	}
-	applied, err := s.complete(ctx, pool, completions, at, lockVersionedSQL)
+	var applied []bool
+	err := s.joined(ctx, tx, func(pool gorm.ConnPool) (err error) {
+		applied, err = s.complete(ctx, pool, completions, at, lockVersionedSQL)
+		return err
+	})
 	return applied, base.Doing("complete", err)
 }
 
 func (s *Store) CurrentTx(ctx context.Context, tx *gorm.DB, completions []store.Completion) ([]bool, error) {
-	pool, err := base.Joined(tx)
-	if err != nil {
-		return nil, base.Doing("check claims", err)
-	}
-	current, err := s.lockVersioned(ctx, pool, currentSQL, versionsOf(completions))
+	var current []bool
+	err := s.joined(ctx, tx, func(pool gorm.ConnPool) (err error) {
+		current, err = s.lockVersioned(ctx, pool, currentSQL, versionsOf(completions))
+		return err
+	})
 	return current, base.Doing("check claims", err)
 }

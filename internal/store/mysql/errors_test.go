@@ -65,6 +65,7 @@ func TestErrorThatRolledTheTransactionBackIsTold(t *testing.T) {
 
 func TestErrorIsClassified(t *testing.T) {
 	for number, is := range map[uint16]func(error) bool{
+		1412: store.Collided,
 		1062: store.IsUniqueViolation, 1213: store.Collided, 1406: store.IsData, 1205: store.IsTransient,
 		2006: store.IsTransient,
 	} {

@@ -110,6 +110,9 @@ func quotedAccount(account string) (string, error) {
 	if name == "" || host == "" || strings.ContainsRune(account, 0) {
 		return "", fmt.Errorf("account %q must be name or name@host", account)
 	}
-	quote := func(text string) string { return `'` + strings.NewReplacer(`\`, `\\`, `'`, `''`).Replace(text) + `'` }
-	return quote(name) + "@" + quote(host), nil
+	return quoted(name) + "@" + quoted(host), nil
+}
+
+func quoted(text string) string {
+	return `'` + strings.NewReplacer(`\`, `\\`, `'`, `''`).Replace(text) + `'`
 }

@@ -5,6 +5,8 @@ import (
 	"context"
 	"database/sql"
 	"slices"
+	"sync"
+	"sync/atomic"
 
 	"gorm.io/gorm"
 
@@ -28,6 +30,13 @@ import (
 type Store struct {
 	base.Common
 	operators.Queries
+	layout sync.Mutex // is held while the layout is changed here
+	// partitioned says for which layout statements are made, known that it was read once, and outdated that the last
+	// statement in a caller's transaction was made for another one.
+	partitioned, known, outdated atomic.Bool
+	nextLook                     atomic.Int64 // when the layout is read again, since the program began
+	// droppable are the numbers in partitions that had expired when a cleanup last looked: from and below.
+	droppable atomic.Pointer[[2]int64]
 }
 
 // New returns a store for the tables of naming in db.
@@ -36,7 +45,10 @@ func New(db *gorm.DB, naming models.Naming, options store.Options) (*Store, erro
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{Queries: operators.New(tables, operatorsForm)}
+	s := &Store{}
+	tables.SetWords(plainWords...)
+	tables.Singles = tables.Singles.Following(s)
+	s.Queries = operators.New(tables, operatorsForm)
 	s.Common = base.NewCommon(tables, s, statements(), operatorsForm.Form)
 	return s, nil
 }
@@ -52,6 +64,9 @@ func statements() base.Statements {
 
 // KeepSchema names the session's database: the application may change it with USE, and the pool keeps the session so.
 func (s *Store) KeepSchema(ctx context.Context, pool gorm.ConnPool) error {
+	if err := s.refreshLayout(ctx, mysqldialect.Translating(pool)); err != nil {
+		return err
+	}
 	return s.Database.KeepSchema(ctx, pool, `SELECT COALESCE(DATABASE(), '')`)
 }
 

@@ -166,6 +166,10 @@ FROM {statuses} s FORCE INDEX (message) WHERE s.message_number = ?1 ORDER BY s.h
 func (s *Store) DeleteMessage(ctx context.Context, pool gorm.ConnPool, number int64) (deleted *models.Message,
 	statuses []store.ChangedStatus, left int64, err error,
 ) {
+	// Accepts lock the ID first. In partitions, one that is forgotten has none.
+	if locked, err := s.LockMessages(ctx, pool, []int64{number}); err != nil || len(locked) == 0 {
+		return nil, nil, 0, err
+	}
 	found, err := store.Query(ctx, pool, s.Text(lockMessageSQL), func(rows *sql.Rows, m *models.Message) error {
 		var received store.Stamp
 		err := rows.Scan(&m.ID, &m.Namespace, &m.Type, &received)
@@ -190,8 +194,11 @@ func (s *Store) DeleteMessage(ctx context.Context, pool gorm.ConnPool, number in
 	if _, err := execAll(ctx, s, pool, deleteAnySQL, ids); err != nil {
 		return nil, nil, 0, err
 	}
-	if left == 0 {
-		_, err = store.Exec(ctx, pool, s.Text(deleteMessagesSQL), mysqldialect.List{number})
+	if left == 0 && s.partitioned.Load() {
+		_, err = execAll(ctx, s, pool, forgetSQL, mysqldialect.List{number})
+	}
+	if left == 0 && err == nil {
+		_, err = execAll(ctx, s, pool, deleteMessagesSQL, mysqldialect.List{number})
 	}
 	return &found[0], statuses, left, err
 }

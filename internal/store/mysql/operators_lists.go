@@ -60,7 +60,7 @@ type message struct {
 	receivedAt time.Time
 }
 
-const messageColumns = `number, id, type, received_at FROM {messages}`
+const messageColumns = `number, id, type, received_at FROM {messages} m`
 
 func scanMessage(rows *sql.Rows, m *message) error {
 	var received store.Stamp
@@ -186,12 +186,13 @@ func (s *Store) CountStatuses(ctx context.Context, pool gorm.ConnPool, scan stor
 }
 
 const (
-	// receivedSQL uses the index on (received_at, number), and namesakesSQL the unique key on (id, namespace).
+	// receivedSQL uses the index on (received_at, number), and namesakesSQL the key on (id, namespace).
 	receivedSQL = `SELECT ` + messageColumns + ` FORCE INDEX (received_at)
 WHERE received_at <= ?1 AND (received_at < ?1 OR number <= ?2) AND received_at >= ?3`
 
 	namesakesSQL = `SELECT ` + messageColumns + ` FORCE INDEX (by_id)
-WHERE received_at <= ?1 AND (received_at < ?1 OR number <= ?2) AND received_at >= ?3 AND id = ?5 AND (?6 = '' OR namespace = ?6)`
+WHERE received_at <= ?1 AND (received_at < ?1 OR number <= ?2) AND received_at >= ?3 AND id = ?5 AND (?6 = '' OR namespace = ?6)
+	AND {remembered}`
 
 	latestFirst = ` ORDER BY received_at DESC, number DESC LIMIT ?4`
 )

@@ -67,6 +67,10 @@ var acceptTests = []test{
 		}
 	}},
 	{"messages created by GORM and accepted ones share their numbers and sequences", func(s *suite) {
+		if s.partitioned() && !s.server.CreatesInPartitions() {
+			s.Log("no row is created in partitions, whose numbers are those of the table of IDs")
+			return
+		}
 		s.accept(message("m1", "mail"))
 		created := message("m2").Message
 		created.ReceivedAt = noon

@@ -272,7 +272,7 @@ var claimTests = []test{
 		if of, err := dialects.Of(s.db); err == nil && of.CreateSchema != nil { // PostgreSQL and MySQL
 			cascade := `ALTER TABLE inbox_handler_statuses DROP CONSTRAINT inbox_handler_statuses_message_fk`
 			if s.partitioned() {
-				cascade = `DROP TRIGGER inbox_cascade ON inbox_messages`
+				cascade = s.server.DropTrigger("inbox_cascade", "inbox_messages")
 			}
 			require.NoError(s, s.db.Exec(cascade).Error)
 			require.NoError(s, s.db.Exec(`DELETE FROM inbox_messages`).Error)

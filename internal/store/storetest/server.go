@@ -24,6 +24,10 @@ type Server interface {
 	Terminate(db, tx *gorm.DB) error
 	// Evicts reports whether EvictHolders finds sessions. Elsewhere it ends none.
 	Evicts() bool
+	// DropTrigger returns the statement that drops a trigger of a table.
+	DropTrigger(name, table string) string
+	// CreatesInPartitions reports whether GORM can create messages in partitions.
+	CreatesInPartitions() bool
 }
 
 // Event is what statements do to a table.
@@ -91,6 +95,12 @@ func (p postgres) LockWorker(tx *gorm.DB, workerID string, shared bool) error {
 func (postgres) Survive(tx *gorm.DB) error { return tx.Exec(`SET LOCAL deadlock_timeout = '1h'`).Error }
 
 func (p postgres) Evicts() bool { return !p.portable }
+
+func (postgres) DropTrigger(name, table string) string {
+	return fmt.Sprintf("DROP TRIGGER %s ON %s", name, table)
+}
+
+func (postgres) CreatesInPartitions() bool { return true }
 
 func (postgres) Terminate(db, tx *gorm.DB) error {
 	var pid int

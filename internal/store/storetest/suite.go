@@ -52,12 +52,33 @@ func RunOn(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store), server
 // RunPartitioned is Run for the partitioned layout. What deletes rows runs where these are those that were kept,
 // because all others go with their partition. Everything else runs on many partitions.
 func RunPartitioned(t *testing.T, spread, kept func(t *testing.T) (*gorm.DB, store.Store)) {
+	RunPartitionedOn(t, spread, kept, onPostgres, testenv.All)
+}
+
+// PartitionedParts is how many parts RunPartitionedOn has.
+const PartitionedParts = 3
+
+// RunPartitionedOn is RunPartitioned for another database server: one part of it, or testenv.All.
+func RunPartitionedOn(
+	t *testing.T, spread, kept func(t *testing.T) (*gorm.DB, store.Store), serverOf func(*gorm.DB) Server, part int,
+) {
 	deletes := func(g group) bool { return g.name == "Cleanup" || g.name == "Archive" }
-	run(t, spread, onPostgres, slices.DeleteFunc(slices.Clone(statementGroups), deletes))
-	run(t, spread, onPostgres, []group{{"Concurrent accepts", acceptRaceTests}, {"Concurrent lanes", laneRaceTests}})
-	run(t, kept, onPostgres, slices.DeleteFunc(slices.Clone(statementGroups), func(g group) bool { return !deletes(g) }))
-	run(t, kept, onPostgres, []group{{"Cleanup against accept", cleanupRaceTests}, {"Model", modelTests},
-		{"Everything concurrently", modelRaceTests}})
+	elsewhere := func(g group) bool { // neither messages nor statuses
+		return slices.Contains([]string{"Leases", "Markers", "Gaps", "Requests"}, g.name)
+	}
+	groups := slices.DeleteFunc(slices.Clone(statementGroups), elsewhere)
+	groups = append(groups, group{"Concurrent accepts", acceptRaceTests}, group{"Concurrent lanes", laneRaceTests})
+	deleting := append(slices.DeleteFunc(slices.Clone(groups), func(g group) bool { return !deletes(g) }),
+		group{"Cleanup against accept", cleanupRaceTests}, group{"Model", modelTests},
+		group{"Everything concurrently", modelRaceTests})
+	others := slices.DeleteFunc(groups, deletes)
+	n := 0
+	notNow := func(group) bool {
+		n++
+		return part != testenv.All && n%PartitionedParts != part
+	}
+	run(t, spread, serverOf, slices.DeleteFunc(others, notNow))
+	run(t, kept, serverOf, slices.DeleteFunc(deleting, notNow))
 }
 
 // RunPortable is Run for a store on PostgreSQL with the portable profile.
@@ -536,6 +557,30 @@ func MigratedSpread(t testing.TB, db *gorm.DB) (*gorm.DB, store.Store) {
 		}
 	}
 	require.NoError(t, db.Exec("ALTER SEQUENCE inbox_message_ids_number_seq INCREMENT BY 2500000007").Error)
+	return db, st
+}
+
+// MigratedMySQLKept and MigratedMySQLSpread are MigratedKept and MigratedSpread on MySQL and MariaDB.
+func MigratedMySQLKept(t testing.TB, db *gorm.DB) (*gorm.DB, store.Store) {
+	t.Helper()
+	return repartitioned(t, db, "PARTITION kept VALUES LESS THAN (9000000000000000)")
+}
+
+func MigratedMySQLSpread(t testing.TB, db *gorm.DB) (*gorm.DB, store.Store) {
+	t.Helper()
+	parts := "PARTITION kept VALUES LESS THAN (10000000001)"
+	for i := range 9 {
+		parts += fmt.Sprintf(", PARTITION q%d VALUES LESS THAN (%d)", i, 10_000_000_004+3*i)
+	}
+	return repartitioned(t, db, parts+", PARTITION p1 VALUES LESS THAN (20000000000)")
+}
+
+func repartitioned(t testing.TB, db *gorm.DB, parts string) (*gorm.DB, store.Store) {
+	t.Helper()
+	db, st := partitioned(t, db)
+	for table := range strings.FieldsSeq("inbox_parted_messages inbox_parted_handler_statuses") {
+		require.NoError(t, db.Exec("ALTER TABLE "+table+" REORGANIZE PARTITION kept, p0, p1 INTO ("+parts+")").Error)
+	}
 	return db, st
 }
 

@@ -35,6 +35,7 @@ var classes = map[int]dialect.Class{
 	1205: transient, // lock wait timeout: the statement alone is undone
 	1213: collided,  // deadlock
 	1020: collided | dialect.Snapshot,
+	1412: collided,                 // a table that is newer than the transaction's snapshot
 	3100: collided, 3101: collided, // another member of the group was first
 	3572:        transient,
 	interrupted: unanswered | dialect.OfStatement | dialect.TimedOut, 1969: tooLong, 3024: tooLong,
