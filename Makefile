@@ -63,7 +63,7 @@ TESTED := go test -json -race -vet=off -gcflags='modernc.org/...=-d=checkptr=0' 
 
 # Of the packages that test-more runs, make test has the failovers under Patroni, after all others and beside the
 # simulation, because they mostly wait. Each commit has its turn at one of those that not every run has, and at a third of
-# the suite in MySQL's partitions. INBOX_TEST_TURN=all has all.
+# the suite in partitions. INBOX_TEST_TURN=all has all.
 COMMITS := $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
 export INBOX_TEST_TURN ?= $(COMMITS)
 FAILOVERS := $(if $(and $(filter ./...,$(PACKAGES)),$(filter %integration,$(MODULES)),$(if $(findstring -run,$(TEST_FLAGS)),,all)),(cd integration && $(TESTED) -run '^TestPatroni' ./endtoend),true)

@@ -24,14 +24,14 @@ func TestMariaDBPartitioned(t *testing.T) { conformPartitioned(t, testenv.MariaD
 
 func TestMySQLPartitioned(t *testing.T) { conformPartitioned(t, testenv.MySQLVariable) }
 
-// conformPartitioned runs the suite in the partitioned layout, or the part of it whose turn it is.
+// conformPartitioned runs the suite in the partitioned layout.
 func conformPartitioned(t *testing.T, variable string) {
 	leaveOutWithoutPartitions(t, variable)
 	storetest.RunPartitionedOn(t, func(t *testing.T) (*gorm.DB, store.Store) {
 		return storetest.MigratedMySQLSpread(t, openOn(t, variable))
 	}, func(t *testing.T) (*gorm.DB, store.Store) {
 		return storetest.MigratedMySQLKept(t, openOn(t, variable))
-	}, func(*gorm.DB) storetest.Server { return &server{} }, testenv.Turn(t, storetest.PartitionedParts))
+	}, func(*gorm.DB) storetest.Server { return &server{} })
 }
 
 // conform runs the suite on the server that a variable of the environment names.

@@ -51,17 +51,18 @@ func RunOn(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store), server
 
 // RunPartitioned is Run for the partitioned layout. What deletes rows runs where these are those that were kept,
 // because all others go with their partition. Everything else runs on many partitions.
+//
+// A run has the third of it whose turn it is, see testenv.Turn.
 func RunPartitioned(t *testing.T, spread, kept func(t *testing.T) (*gorm.DB, store.Store)) {
-	RunPartitionedOn(t, spread, kept, onPostgres, testenv.All)
+	RunPartitionedOn(t, spread, kept, onPostgres)
 }
 
-// PartitionedParts is how many parts RunPartitionedOn has.
-const PartitionedParts = 3
-
-// RunPartitionedOn is RunPartitioned for another database server: one part of it, or testenv.All.
+// RunPartitionedOn is RunPartitioned for another database server.
 func RunPartitionedOn(
-	t *testing.T, spread, kept func(t *testing.T) (*gorm.DB, store.Store), serverOf func(*gorm.DB) Server, part int,
+	t *testing.T, spread, kept func(t *testing.T) (*gorm.DB, store.Store), serverOf func(*gorm.DB) Server,
 ) {
+	const parts = 3
+	part := testenv.Turn(t, parts)
 	deletes := func(g group) bool { return g.name == "Cleanup" || g.name == "Archive" }
 	elsewhere := func(g group) bool { // neither messages nor statuses
 		return slices.Contains([]string{"Leases", "Markers", "Gaps", "Requests"}, g.name)
@@ -75,7 +76,7 @@ func RunPartitionedOn(
 	n := 0
 	notNow := func(group) bool {
 		n++
-		return part != testenv.All && n%PartitionedParts != part
+		return part != testenv.All && n%parts != part
 	}
 	run(t, spread, serverOf, slices.DeleteFunc(others, notNow))
 	run(t, kept, serverOf, slices.DeleteFunc(deleting, notNow))
