@@ -62,10 +62,10 @@ WITHOUT_RACE := $(if $(and $(filter ./...,$(PACKAGES)),$(filter %integration,$(M
 TESTED := go test -json -race -vet=off -gcflags='modernc.org/...=-d=checkptr=0' -gcflags='modernc.org/sqlite/lib=-race=false' -gcflags='modernc.org/libc=-race=false' -gcflags='modernc.org/memory=-race=false' -p 2 -parallel 4 -timeout 15m $(TEST_FLAGS)
 
 # Of the packages that test-more runs, make test has the failovers under Patroni, after all others and beside the
-# simulation, because they mostly wait. Each commit has its turn at one of those that not every run has, and at a third of
-# the suite in partitions. INBOX_TEST_TURN=all has all.
+# simulation, because they mostly wait. Of the losses that not every run has, and of the suite in partitions, each
+# commit runs a part. INBOX_TEST_ROTATION=all runs all.
 COMMITS := $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
-export INBOX_TEST_TURN ?= $(COMMITS)
+export INBOX_TEST_ROTATION ?= $(COMMITS)
 FAILOVERS := $(if $(and $(filter ./...,$(PACKAGES)),$(filter %integration,$(MODULES)),$(if $(findstring -run,$(TEST_FLAGS)),,all)),(cd integration && $(TESTED) -run '^TestPatroni' ./endtoend),true)
 
 .PHONY: test-here

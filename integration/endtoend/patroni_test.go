@@ -331,15 +331,15 @@ func (f *clustered) pauseSinceLoss(rows string) time.Duration {
 func TestPatroniFailoversLoseAndDoubleNothing(t *testing.T) {
 	t.Parallel()
 	chosen, others := leaderLosses, leaderLosses[2:]
-	turn := testenv.Turn(t, len(others))
-	if turn != testenv.All {
-		chosen = append(slices.Clone(leaderLosses[:2]), others[turn])
+	part := testenv.Rotation(t, len(others))
+	if part != testenv.All {
+		chosen = append(slices.Clone(leaderLosses[:2]), others[part])
 	}
 	f := newClustered(t)
 	for _, l := range chosen {
 		f.underAll(l.name, func() {
 			f.goesOn()
-			f.failOver(l, turn != testenv.All)
+			f.failOver(l, part != testenv.All)
 		})
 	}
 	f.finish()

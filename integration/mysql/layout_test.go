@@ -105,8 +105,8 @@ func TestTransactionFromBeforeAChangeOfTheLayoutFails(t *testing.T) {
 	})
 }
 
-// TestFailureOfThePlainLayoutIsNoChangeForEver proves that a failure with another cause is told as it is.
-func TestFailureOfThePlainLayoutIsNoChangeForEver(t *testing.T) {
+// TestFailureWithAnotherCauseIsReturnedAsItIs proves that only the first such failure is taken for a changed layout.
+func TestFailureWithAnotherCauseIsReturnedAsItIs(t *testing.T) {
 	onBoth(t, func(t *testing.T, variable string) {
 		p := openParted(t, testenv.MySQLDSN(t, variable))
 		require.NoError(t, p.db.Exec("ALTER TABLE inbox_messages RENAME INDEX by_id TO mine").Error)

@@ -319,8 +319,7 @@ func TestLastPartitionIsCleanedWhereNoOtherMayBegin(t *testing.T) {
 	})
 }
 
-// TestMergeThatWasInterruptedIsEnded proves that partitions of which only the statuses were merged do not stay for
-// ever.
+// TestMergeThatWasInterruptedIsEnded proves that partitions of which only the statuses were merged are merged, too.
 func TestMergeThatWasInterruptedIsEnded(t *testing.T) {
 	onPartitions(t, func(p *parted) {
 		p.accept(noon, "open")

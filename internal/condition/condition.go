@@ -17,13 +17,13 @@ import (
 // Reminder is how often a condition that lasts is logged again.
 const Reminder = 5 * time.Minute
 
-// Settle is how long after its last line a condition that begins again is not logged: an overloaded database answers
-// one call and misses the next. One that is met after Settle is logged then.
-const Settle = 10 * time.Second
+// Debounce is how long after its last line a condition that begins again is not logged: an overloaded database answers
+// one call and misses the next. If it is still met after Debounce, it is logged then.
+const Debounce = 10 * time.Second
 
 // Condition is something that can fail for a while, with one or several sources: partitions, tasks, or nil for the only
-// one. It is logged when it begins, every Reminder while it is met, and when the last source is well again; within
-// Settle of that neither. It is safe for concurrent use.
+// one. It is logged when it begins, every Reminder while it is met, and when the last source is well again. If it
+// begins again within Debounce, neither that nor its end is logged. It is safe for concurrent use.
 type Condition struct {
 	log     *zap.Logger
 	clock   clock.Clock
@@ -34,7 +34,7 @@ type Condition struct {
 	mu      sync.Mutex
 	sources map[any]struct{}
 	lasts   bool
-	said    bool  // that it lasts
+	logs    bool  // it was logged since it began
 	err     error // the last
 	since   time.Time
 	logged  time.Time // when its last line was
@@ -52,7 +52,7 @@ func New(log *zap.Logger, clock clock.Clock, level zapcore.Level, name, meaning 
 // Name returns what fails.
 func (c *Condition) Name() string { return c.name }
 
-// Begin notes that a source meets the condition. It logs that once since it began, and again if that was long ago.
+// Begin notes that a source meets the condition. It logs the condition once, and again each Reminder.
 func (c *Condition) Begin(source any, err error, fields ...zap.Field) {
 	err = brief.Error(err)
 	c.mu.Lock()
@@ -60,15 +60,15 @@ func (c *Condition) Begin(source any, err error, fields ...zap.Field) {
 	c.sources[source] = struct{}{}
 	now := c.now()
 	if !c.lasts {
-		c.since, c.met, c.said = now, 0, false
+		c.since, c.met, c.logs = now, 0, false
 	}
 	c.lasts, c.err = true, err
 	c.met++
 	ago := now.Sub(c.logged)
 	switch {
-	case !c.said && ago >= 0 && ago < Settle: // a clock that was set back hides nothing
-	case !c.said:
-		c.said, c.logged = true, now
+	case !c.logs && ago >= 0 && ago < Debounce: // a clock that was set back hides nothing
+	case !c.logs:
+		c.logs, c.logged = true, now
 		c.log.Log(c.level, "inbox: "+c.name+" failing: "+c.meaning, append(fields, zap.Error(err))...)
 	case ago >= Reminder:
 		c.logged = now
@@ -105,7 +105,7 @@ func (c *Condition) leave(how string) {
 		return
 	}
 	c.over = c.now()
-	if c.said {
+	if c.logs {
 		c.logged = c.over
 		c.log.Info("inbox: "+c.name+" "+how, zap.Duration(telemetry.FieldAfter, c.over.Sub(c.since)),
 			zap.Int(telemetry.FieldTimes, c.met))

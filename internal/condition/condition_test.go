@@ -105,7 +105,7 @@ func TestConditionThatComesAndGoesIsLoggedSparsely(t *testing.T) {
 	c.End(nil)
 	c.Begin(nil, boom)
 	require.Empty(t, logs.All(), "it was just logged")
-	clock.Advance(condition.Settle)
+	clock.Advance(condition.Debounce)
 	c.Begin(nil, boom)
 	require.Len(t, logs.FilterMessage("inbox: fetch failing: nothing comes").All(), 1, "it lasts")
 	c.End(nil)

@@ -2,7 +2,6 @@ package mysql
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -137,11 +136,7 @@ func forAnotherLayout(failure error) bool {
 }
 
 func (s *Store) Follow(ctx context.Context, layout string, failure error) error {
-	if forAnotherLayout(failure) && s.refreshLayout(ctx, s.DB.WithContext(ctx).Statement.ConnPool) == nil &&
-		s.Layout() != layout {
-		return fmt.Errorf("%w: %w", store.ErrLayoutChanged, failure)
-	}
-	return failure
+	return s.layouts.Follow(ctx, s.DB, layout, failure)
 }
 
 // Transaction follows the layout, as single statements do.
@@ -149,42 +144,17 @@ func (s *Store) Transaction(ctx context.Context, work func(gorm.ConnPool) error)
 	return s.Singles.Followed(ctx, func() error { return s.Database.Transaction(ctx, work) })
 }
 
-// lookInterval is how long a program may go on to read the views, if nothing of it fails.
-const lookInterval = time.Minute
+func (s *Store) Look(ctx context.Context) { s.layouts.Look(ctx, s.DB) }
 
-// began is when the program began. The time since then does not jump with the host's clock.
-var began = time.Now()
-
-// Look reads the layout unless it was read within a minute. Reads of the plain tables do not all fail on the views, but
-// are slow there. A database that does not answer is the next statement's matter.
-func (s *Store) Look(ctx context.Context) {
-	now, next := int64(time.Since(began)), s.nextLook.Load()
-	if now < next || !s.nextLook.CompareAndSwap(next, now+int64(lookInterval)) {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	_ = s.refreshLayout(ctx, s.DB.WithContext(ctx).Statement.ConnPool)
-}
-
-// joined runs work in a caller's transaction. That may have the pool's only connection, so the layout is read by the
-// next one. If that finds the same layout, its own failure has another cause.
+// joined reads the layout first if no statement has: by the caller's transaction, which may have the pool's only
+// connection.
 func (s *Store) joined(ctx context.Context, tx *gorm.DB, work func(gorm.ConnPool) error) error {
-	pool, err := base.Joined(tx)
-	same := false
-	if outdated := s.outdated.Load(); err == nil && (outdated || !s.known.Load()) {
-		before := s.partitioned.Load()
-		if err = s.refreshLayout(ctx, pool); err == nil {
-			s.outdated.Store(false)
-			same = outdated && s.partitioned.Load() == before
+	return s.layouts.Joined(ctx, tx, func(pool gorm.ConnPool) error {
+		if !s.known.Load() {
+			if err := s.refreshLayout(ctx, pool); err != nil {
+				return err
+			}
 		}
-	}
-	if err == nil {
-		err = work(pool)
-	}
-	if forAnotherLayout(err) && !same {
-		s.outdated.Store(true)
-		err = fmt.Errorf("%w: %w", store.ErrLayoutChanged, err)
-	}
-	return err
+		return work(pool)
+	})
 }

@@ -30,11 +30,10 @@ import (
 type Store struct {
 	base.Common
 	operators.Queries
-	layout sync.Mutex // is held while the layout is changed here
-	// partitioned says for which layout statements are made, known that it was read once, and outdated that the last
-	// statement in a caller's transaction was made for another one.
-	partitioned, known, outdated atomic.Bool
-	nextLook                     atomic.Int64 // when the layout is read again, since the program began
+	layouts base.Layouts
+	layout  sync.Mutex // is held while the layout is changed here
+	// partitioned says for which layout statements are made, and known that it was read once.
+	partitioned, known atomic.Bool
 	// droppable are the numbers in partitions that had expired when a cleanup last looked: from and below.
 	droppable atomic.Pointer[[2]int64]
 }
@@ -46,6 +45,7 @@ func New(db *gorm.DB, naming models.Naming, options store.Options) (*Store, erro
 		return nil, err
 	}
 	s := &Store{}
+	s.layouts = base.Layouts{Refresh: s.refreshLayout, Current: s.Layout, Failed: forAnotherLayout}
 	tables.SetWords(plainWords...)
 	tables.Singles = tables.Singles.Following(s)
 	s.Queries = operators.New(tables, operatorsForm)

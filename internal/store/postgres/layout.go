@@ -2,9 +2,7 @@ package postgres
 
 import (
 	"context"
-	"fmt"
 	"slices"
-	"time"
 
 	"gorm.io/gorm"
 
@@ -117,50 +115,12 @@ func forAnotherLayout(failure error) bool {
 	return slices.Contains([]string{"42P01", "42703", "55000", "0A000"}, pgdialect.SQLState(failure))
 }
 
-// lookInterval is how long a program may go on to read the views, if nothing of it fails.
-const lookInterval = time.Minute
-
-// began is when the program began. The time since then does not jump with the host's clock.
-var began = time.Now()
-
-// Look reads the layout unless it was read within a minute. Reads of the plain tables do not fail on the views, but are
-// slow there. A database that does not answer is the next statement's matter.
-func (p *Store) Look(ctx context.Context) {
-	now, next := int64(time.Since(began)), p.nextLook.Load()
-	if now < next || !p.nextLook.CompareAndSwap(next, now+int64(lookInterval)) {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	_ = p.refreshLayout(ctx, p.DB.WithContext(ctx).Statement.ConnPool)
-}
+func (p *Store) Look(ctx context.Context) { p.layouts.Look(ctx, p.DB) }
 
 func (p *Store) Follow(ctx context.Context, layout string, failure error) error {
-	if forAnotherLayout(failure) && p.refreshLayout(ctx, p.DB.WithContext(ctx).Statement.ConnPool) == nil &&
-		p.Layout() != layout {
-		return fmt.Errorf("%w: %w", store.ErrLayoutChanged, failure)
-	}
-	return failure
+	return p.layouts.Follow(ctx, p.DB, layout, failure)
 }
 
-// joined runs work in a caller's transaction. That may have the pool's only connection and is aborted after a failure,
-// so the layout is read by the next one. If that finds the same layout, its own failure has another cause.
 func (p *Store) joined(ctx context.Context, tx *gorm.DB, work func(gorm.ConnPool) error) error {
-	pool, err := base.Joined(tx)
-	same := false
-	if err == nil && p.outdated.Load() {
-		before := p.Layout()
-		if err = p.refreshLayout(ctx, pool); err == nil {
-			p.outdated.Store(false)
-			same = p.Layout() == before
-		}
-	}
-	if err == nil {
-		err = work(pool)
-	}
-	if forAnotherLayout(err) && !same {
-		p.outdated.Store(true)
-		err = fmt.Errorf("%w: %w", store.ErrLayoutChanged, err)
-	}
-	return err
+	return p.layouts.Joined(ctx, tx, work)
 }

@@ -31,10 +31,7 @@ type Store struct {
 	// profile is nil until the server was asked what it is, see choose.
 	profile  *atomic.Pointer[profile]
 	becoming *sync.Mutex
-	// nextLook is when Look reads the layout again, in nanoseconds since the program began.
-	nextLook *atomic.Int64
-	// outdated says that the last statement in a caller's transaction was made for another layout.
-	outdated *atomic.Bool
+	layouts  *base.Layouts
 	// droppable is below which number partitions had expired when a cleanup last looked.
 	droppable *atomic.Int64
 }
@@ -46,7 +43,8 @@ func New(db *gorm.DB, naming models.Naming, options store.Options) (*Store, erro
 		return nil, err
 	}
 	p := &Store{large: largeContents, origin: uuid.NewString(), profile: new(atomic.Pointer[profile]),
-		becoming: new(sync.Mutex), nextLook: new(atomic.Int64), outdated: new(atomic.Bool), droppable: new(atomic.Int64)}
+		becoming: new(sync.Mutex), droppable: new(atomic.Int64)}
+	p.layouts = &base.Layouts{Refresh: p.refreshLayout, Current: p.Layout, Failed: forAnotherLayout}
 	tables.Singles = tables.Singles.Following(p)
 	p.Queries = operators.New(tables, operatorsForm)
 	p.Common = base.NewCommon(tables, p, statements(), operatorsForm.Form)

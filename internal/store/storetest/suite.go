@@ -52,7 +52,7 @@ func RunOn(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store), server
 // RunPartitioned is Run for the partitioned layout. What deletes rows runs where these are those that were kept,
 // because all others go with their partition. Everything else runs on many partitions.
 //
-// A run has the third of it whose turn it is, see testenv.Turn.
+// A run executes a third of it, see testenv.Rotation.
 func RunPartitioned(t *testing.T, spread, kept func(t *testing.T) (*gorm.DB, store.Store)) {
 	RunPartitionedOn(t, spread, kept, onPostgres)
 }
@@ -62,7 +62,8 @@ func RunPartitionedOn(
 	t *testing.T, spread, kept func(t *testing.T) (*gorm.DB, store.Store), serverOf func(*gorm.DB) Server,
 ) {
 	const parts = 3
-	part := testenv.Turn(t, parts)
+	part := testenv.Rotation(t, parts)
+	t.Logf("part %d of %d (%s=all runs all)", part, parts, testenv.RotationVariable)
 	deletes := func(g group) bool { return g.name == "Cleanup" || g.name == "Archive" }
 	elsewhere := func(g group) bool { // neither messages nor statuses
 		return slices.Contains([]string{"Leases", "Markers", "Gaps", "Requests"}, g.name)
